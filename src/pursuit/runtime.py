@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import Configuration, ScheduleConfig, find_configuration, load_configuration
-from pursuit.config.files import locate_state
+from pursuit.config.files import live_folder, locate_state
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
@@ -26,8 +26,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
-from pursuit.proposers.language import LanguageModel, Price
-from pursuit.proposers.prompt import LIMIT, ROOM
+from pursuit.proposers.language import ROOM, LanguageModel, Price
 from pursuit.proposers.provider import Providers
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
@@ -59,10 +58,12 @@ OWN_FILES = "problems"
 
 def choice_of(configuration: Configuration) -> Choice:
     """The proposers, with the operator's prices and limits."""
-    prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
-    limit = int(configuration.settings.get("prompt_bytes", LIMIT))
+    prices = {
+        name: Price(input=read, output=written, cached=cached[0] if cached else None)
+        for name, (read, written, *cached) in configuration.prices.items()
+    }
     room = int(configuration.settings.get("tools_bytes", ROOM))
-    return Choice(models=Providers(prices=prices), prompt_bytes=limit, tools_bytes=room)
+    return Choice(models=Providers(prices=prices), tools_bytes=room)
 
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -249,6 +250,7 @@ class Runtime:
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = choice_of(configuration)
+            stack.push_async_callback(choice.models.aclose)
             tracking = open_tracking(configuration.tracking)
             if tracking is not None:
                 stack.push_async_callback(tracking.aclose)
@@ -263,6 +265,7 @@ class Runtime:
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
                 surroundings=configuration.surroundings,
+                live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
             )
@@ -275,7 +278,6 @@ class Runtime:
                 checks=configuration.checks,
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
-                prompt_bytes=choice.prompt_bytes,
                 audit=audit,
                 caller=self._caller,
             )
@@ -292,7 +294,7 @@ class Runtime:
 
     async def pursue(self, mission: Mission, *, observer: Observer | None = None) -> Report:
         """Runs a mission until it ends or waits, and reports."""
-        started = await self.service.start(mission)
+        started = await self.service.start(mission, mode=self._mode)
         return await self.resume(started.session_id, observer=observer)
 
     async def resume(self, mission_id: str, *, observer: Observer | None = None) -> Report:
@@ -313,7 +315,11 @@ class Runtime:
             require_trusted([of_mission(file)])
         self._add_servers(file.path, file.servers)
         path = file.path if file.servers else None
-        return await self.service.start(file.mission, file=path, session_id=session_id, caller=caller)
+        # A mission with a chosen id was written for one attempt or one due time: its file starts no second one.
+        origin = file.path if session_id is None else None
+        return await self.service.start(
+            file.mission, file=path, origin=origin, session_id=session_id, caller=caller, mode=self._mode
+        )
 
     def schedules(self, begin: Callable[[str], Awaitable[None]], clock: Clock | None = None) -> Schedules | None:
         """The configured schedules, for a process that drives missions in the background; None if there are none."""
@@ -450,13 +456,14 @@ async def open_planner(
 ) -> AsyncGenerator[Planner]:
     """A planner, which shows the first proposal of a mission, without a ledger."""
     choice = choice_of(configuration)
-    async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(choice.models.aclose)
+        toolbox = await stack.enter_async_context(open_toolbox(configuration, mode=mode, servers=servers))
         yield Planner(
             host=toolbox.host,
             checks=configuration.checks,
             models=choice.models,
             proposer_for=choice,
-            prompt_bytes=choice.prompt_bytes,
             model_timeout=engine_settings(configuration.settings).model_timeout,
         )
 
@@ -483,8 +490,11 @@ async def scaffold(
     if not isinstance(model, str):
         return await draft_by_model(directive, model, timeout=timeout)
     models = choice_of(configuration).models
-    await models.check(model)
-    return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
+    try:
+        await models.check(model)
+        return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
+    finally:
+        await models.aclose()
 
 
 async def examine_installation(config: Path | None, state: Path) -> list[Finding]:

@@ -19,10 +19,9 @@ from model_stage import BOTH, DONE, pursued, scripted
 from pursuit import Budget, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.config.servers import ClientSettings, ServerConfig
-from pursuit.core.events import CallSettled, ModelAnswered
+from pursuit.core.events import CallSettled, ModelAnswered, WaitBegan
 from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.proposers.provider import Providers, Retries
 from pursuit.upstream import tasks
 
 DYING = Path(__file__).parent.parent / "servers" / "dying.py"
@@ -172,32 +171,30 @@ def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path) -> None:
     assert (tasks.LOST in (last.error or "")) == (when == "after")
 
 
-QUICK = Providers(retries=Retries(first_pause=0.01))
-
-
 @BOTH
 @WHEN
 def test_a_request_to_a_language_model(when: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    endpoint = scripted(monkeypatch, Reply(fault="cut"))
+    endpoint = scripted(monkeypatch, Reply(fault="cut", text="It is cut off."))
+    wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_wall_clock_seconds=0.5))
     if when == "after":
         with endpoint:
-            _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model), models=QUICK)
+            _state, found, _rows, _made = pursued(tmp_path, wanted)
     else:
         with endpoint:  # its address is given back before anything is asked
             pass
-        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model), models=QUICK)
-    (answered,) = found[ModelAnswered]
-    assert answered.answer is None
-    assert ("whether the provider charges for them is not known" in answered.error) == (when == "after")
+        _state, found, _rows, _made = pursued(tmp_path, wanted)
+    assert found[ModelAnswered] == []
+    said = found[WaitBegan][0].detail
+    assert ("whether the provider charges for them is not known" in said) == (when == "after")
 
 
 @BOTH
 def test_an_answer_says_how_many_requests_before_it_were_lost(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut, busy = Reply(fault="cut"), Reply(status=503)
+    cut, busy = Reply(fault="cut", text="It is cut off."), Reply(status=503)
     with scripted(monkeypatch, cut, busy, cut, calls(("world__step", {}))):
-        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model), models=QUICK)
+        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
     (answered,) = found[ModelAnswered]
     assert answered.answer.lost == 2
 

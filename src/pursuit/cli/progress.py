@@ -5,10 +5,12 @@ A terminal is redrawn at most ten times a second, however fast the mission is.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,12 +18,14 @@ import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
 from pursuit.cli.show import best_words
+from pursuit.core.approvals import pending
+from pursuit.core.audit import redacted
 from pursuit.core.best import Best, best_row
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import figure, sign, span, stated
+from pursuit.reports.wording import compact, figure, sign, span, stated
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 REDRAW_SECONDS = 0.1
 MOST_CRITERIA = 12
 MOST_WARNINGS = 3
+MOST_QUESTIONS = 3
 WIDTH = 100
 _EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
@@ -53,8 +58,11 @@ class Snapshot:
 
 
 @asynccontextmanager
-async def progress(screen: Screen) -> AsyncGenerator[Observer]:
-    """Shows a mission for as long as the block lasts; the observer that it gives must see every phase."""
+async def progress(screen: Screen, live: Path | None = None) -> AsyncGenerator[Observer]:
+    """Shows a mission for as long as the block lasts; the observer that it gives must see every phase.
+
+    `live` is the folder with what models say right now.
+    """
     if not screen.rich:
         yield lines(screen)
         return
@@ -66,12 +74,13 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
         seen[:] = [Snapshot(mission_id, phase, state)]
 
     began = time.monotonic()
-    with Live(console=screen.console, auto_refresh=False, transient=True) as live:
+    with Live(console=screen.console, auto_refresh=False, transient=True) as shown:
 
         def draw() -> None:
             if seen:
                 width = min(WIDTH, screen.console.width)
-                live.update(panel(seen[0], time.monotonic() - began, width), refresh=True)
+                said = words_of(live, seen[0].mission_id)
+                shown.update(panel(seen[0], time.monotonic() - began, width, said), refresh=True)
 
         async def redraw() -> None:
             while True:
@@ -83,6 +92,16 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
             yield see
             tasks.cancel_scope.cancel()
         draw()
+
+
+def words_of(live: Path | None, mission_id: str) -> str:
+    """The last words that the model of a mission says right now."""
+    try:
+        with (live / mission_id).open("rb") if live is not None else BytesIO() as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2_000))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def lines(screen: Screen) -> Observer:
@@ -118,8 +137,8 @@ def iteration_line(state: MissionState) -> str:
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
 
-def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
-    """The mission in a frame."""
+def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
+    """The mission in a frame, with what its model says right now."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.text import Text
@@ -137,9 +156,35 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
         *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
+        *_last_call(state),
+        *_questions(state),
     ]
+    if words := line(said, len(said) + 1):
+        rows.append(Text(f"model        {words[-2 * width + 40 :]}"))
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
+
+
+def _last_call(state: MissionState) -> list[Text]:
+    """The call that was made last, or is being made."""
+    from rich.text import Text
+
+    for iteration in (state.open, state.last):
+        if iteration is not None and iteration.calls:
+            call = list(iteration.calls.values())[-1]
+            error = f": {line(call.error, 200)}" if call.error else ""
+            words = f"{line(call.tool)} {line(compact(redacted(call.args)))} {call.outcome or 'under way'}{error}"
+            return [Text(f"last call    {words}", no_wrap=True, overflow="ellipsis")]
+    return []
+
+
+def _questions(state: MissionState) -> list[Text]:
+    """The questions that wait for an answer, each with its id."""
+    from rich.text import Text
+
+    asked = pending(state.approvals)[:MOST_QUESTIONS]
+    words = [f"question     {one.approval_id}: {line(one.tool)} {line(compact(redacted(one.args)))}" for one in asked]
+    return [Text(text, style="bold", no_wrap=True, overflow="ellipsis") for text in words]
 
 
 def _headline(seen: Snapshot, seconds: float) -> Text:

@@ -1,4 +1,4 @@
-"""The commands that look: status, list, history, watch, report, lessons, doctor.
+"""The commands that look: status, list, history, watch, logs, prompt, replay, report, lessons, doctor.
 
 They change nothing, and all but doctor work whatever is wrong with the configuration.
 """
@@ -6,8 +6,9 @@ They change nothing, and all but doctor work whatever is wrong with the configur
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pursuit.core.events import AnyEvent
     from pursuit.core.state import MissionState
     from pursuit.engine.context import Phase
+    from pursuit.runtime import Runtime
     from pursuit.service import Service
     from pursuit.service.doctor import Finding
 
@@ -80,7 +82,77 @@ async def history(
 @command(app, json_lines=True)
 async def watch(context: Context, *, mission_id: MissionId) -> None:
     """Follow a mission until it ends or is interrupted, whichever process runs it; Ctrl-C stops watching."""
-    await follow(context.service, mission_id, context.screen)
+    from pursuit.config.files import live_folder
+
+    live = live_folder(context.ledger_path())
+    interrupted = await follow(context.service, mission_id, context.screen, live)
+    await _show_end(context.service, mission_id, context.screen, interrupted=interrupted)
+
+
+@command(app, epilog="Example:  pursuit prompt ID --iteration 3 --tokens")
+def prompt(
+    context: Context,
+    *,
+    mission_id: MissionId,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", metavar="N", min=0, help="What was sent in this iteration.")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show where the room goes instead of the texts.")] = False,
+) -> None:
+    """Show exactly what is sent to the mission's language model next, or was sent."""
+    from pursuit.cli import show
+    from pursuit.errors import UpstreamUnavailable
+
+    async def next_request(runtime: Runtime) -> dict[str, Any]:
+        await runtime.use_servers_of(mission_id)
+        return await runtime.service.prompt(mission_id)
+
+    try:
+        found = context.look(lambda runtime: runtime.service.prompt(mission_id, iteration))
+    except UpstreamUnavailable:  # nothing was sent yet, so the tools are not recorded
+        found = context.drive(next_request)
+    show.requests(context.screen, found, tokens=tokens)
+
+
+@command(app, json_lines=True, epilog="Example:  pursuit replay ID --model openai:gpt-5-mini")
+def replay(
+    context: Context,
+    *,
+    mission_id: MissionId,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="M", help="Ask this model, up to its first different answer.")
+    ] = None,
+) -> int:
+    """Rebuild each request and verdict of a mission from its ledger, without a provider, and say what differs."""
+    from pursuit.cli import show
+
+    async def work(runtime: Runtime) -> int:
+        different = 0
+        async for row in runtime.service.replay(mission_id, model):
+            different += show.replayed(context.screen, row)
+        return 1 if different else 0
+
+    return context.look(work) if model is None else context.drive(work)
+
+
+@command(app, json_lines=True, epilog="Example:  pursuit logs last -f")
+async def logs(
+    context: Context,
+    *,
+    mission_id: MissionId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print each new entry until the mission has ended.")
+    ] = False,
+) -> None:
+    """Show what a mission did, in order: turns, calls with arguments and outcomes, questions, failing checks."""
+    from pursuit.cli.logs import Log
+
+    service = context.service
+    head = (await service.state(mission_id)).seq
+    log = Log(service, context.screen, until=None if follow else head)
+    interrupted = await until_over(service, mission_id, log.show)
+    if interrupted:
+        await _show_end(service, mission_id, context.screen, interrupted=True)
 
 
 @command(app, epilog="Examples:  pursuit report ID -o report.html   pursuit report ID -o trials.csv")
@@ -172,14 +244,26 @@ WATCH_SECONDS = 1.0
 """How long a mission is without a driver before `watch` ends: a server continues a background run within half of it."""
 
 
-async def follow(service: Service, mission_id: str, screen: Screen) -> None:
-    """Shows every event of a mission, past and coming, until it has ended or is interrupted.
+async def follow(service: Service, mission_id: str, screen: Screen, live: Path | None = None) -> bool:
+    """Shows every event of a mission until it has ended or is interrupted; returns whether it is interrupted."""
+    async with _shown(screen, mission_id, live) as show_event:
 
-    It also returns if the mission ended long ago, and not at an end that was taken back.
+        async def show_one(event: AnyEvent, state: MissionState) -> bool:
+            show_event(event, state)
+            return screen.unread
+
+        return await until_over(service, mission_id, show_one)
+
+
+async def until_over(
+    service: Service, mission_id: str, show: Callable[[AnyEvent, MissionState], Awaitable[bool]]
+) -> bool:
+    """Hands on every event of a mission until it has ended or is interrupted, or `show` returns True.
+
+    Returns whether the mission is interrupted. It also returns if the mission ended long ago, and not at an end that
+    was taken back.
     """
     import anyio
-
-    from pursuit.cli import show
 
     head = (await service.state(mission_id)).seq
     seen = 0
@@ -196,18 +280,24 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> None:
             interrupted = before and await is_interrupted()
         tasks.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as tasks, _shown(screen, mission_id) as show_event:
+    async with anyio.create_task_group() as tasks:
         tasks.start_soon(await_interruption)
         async for event, state in service.watch(mission_id):
-            show_event(event, state)
+            unwanted = await show(event, state)
             seen = state.seq
-            if _over(state, head) or screen.unread:
+            if unwanted or _over(state, head):
                 break
         tasks.cancel_scope.cancel()
+    return interrupted
+
+
+async def _show_end(service: Service, mission_id: str, screen: Screen, *, interrupted: bool) -> None:
+    from pursuit.cli import show
+
+    status = await service.status(mission_id)
     if screen.rich:
-        show.mission(screen, await service.status(mission_id))
+        show.mission(screen, status)
     elif interrupted:
-        status = await service.status(mission_id)
         if screen.json:
             screen.document({key: status[key] for key in ("session_id", "status", "resume") if key in status})
         else:
@@ -215,22 +305,25 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> None:
 
 
 @asynccontextmanager
-async def _shown(screen: Screen, mission_id: str) -> AsyncGenerator[Callable[[AnyEvent, MissionState], None]]:
+async def _shown(
+    screen: Screen, mission_id: str, live: Path | None
+) -> AsyncGenerator[Callable[[AnyEvent, MissionState], None]]:
     """Shows each event: in place on a terminal, else one line for each."""
     if screen.rich:
         from pursuit.cli.progress import progress
 
-        async with progress(screen) as see:
+        async with progress(screen, live) as see:
             yield lambda event, state: see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
         return
 
     from pursuit.core.report import iso
+    from pursuit.reports.wording import local_iso
 
     def write(event: AnyEvent, state: MissionState) -> None:
         if screen.json:
             screen.document(_event_row(event, state.seq))
         elif text := _event_line(event, state):
-            screen.plain(f"{iso(event.at)}\t{text}")
+            screen.plain(f"{local_iso(iso(event.at))}\t{text}")
 
     yield write
 
@@ -252,6 +345,7 @@ def _event_row(event: AnyEvent, seq: int) -> dict[str, Any]:
 def _event_line(event: AnyEvent, state: MissionState) -> str | None:
     from pursuit.cli.progress import iteration_line
     from pursuit.core import events
+    from pursuit.core.report import iso
 
     match event:
         case events.IterationEnded():
@@ -261,7 +355,14 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
         case events.MissionWarned():
             return f"warning: {line(event.message)}"
         case events.WaitBegan():
-            return f"waiting for {event.waiting_for}"
+            until = f", next try at {iso(event.until)}" if event.waiting_for == "model" and event.until else ""
+            return f"waiting for {event.waiting_for}{until}"
+        case events.ModelAnswered(answer=events.ModelAnswer(text=text)) if text:
+            return f"the model says: {line(text, 200)}"
+        case events.ConversationCompacted():
+            return f"the conversation was compacted: {event.replaced} exchanges are a summary now"
+        case events.ApprovalAsked():
+            return f"asks for approval: {line(event.tool)}; answer with: pursuit approve {event.approval_id}"
         case events.OperatorEvent():
             return f"{type(event).__name__} by {line(event.by)}" + (f": {line(event.reason)}" if event.reason else "")
         case events.MissionCreated():

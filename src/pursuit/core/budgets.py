@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from pursuit.core.criteria import Check
 from pursuit.core.events import CallIntended, CallSettled
-from pursuit.core.mission import SPAWN, Budget
+from pursuit.core.mission import SPAWN, AskedProposer, Budget, Mission
 from pursuit.core.state import CallRecord, Child, MissionState
 
 POOLED = ("max_iterations", "max_tool_calls", "max_tokens", "max_cost_usd")
@@ -42,6 +43,14 @@ _OWN: dict[str, Callable[[MissionState], float]] = {
 }
 
 
+def most_requests(mission: Mission) -> int | None:
+    """How many requests to its language model a mission can make at most, besides summaries; None without a limit."""
+    proposer, iterations = mission.proposer, mission.budget.max_iterations
+    if not isinstance(proposer, AskedProposer) or iterations == -1:
+        return None
+    return iterations * (proposer.max_requests if proposer.turn == "agent" else 1)
+
+
 def used_of(state: MissionState) -> dict[str, float]:
     """What a mission has used, its own children included; without `max_cost_usd` if the cost is not known."""
     unknown = cost_unknown(state)
@@ -57,12 +66,22 @@ def _used(state: MissionState, name: str) -> float:
     return _sum(_OWN[name](state), state.lent.get(name, 0))
 
 
-class RemainingBudget:
-    """What is left of a mission's caps, while one batch of calls is admitted and the state stays as it is."""
+def kept_for_checks(state: MissionState) -> int:
+    """The calls of `max_tool_calls` that only checks may use: one for each, but one call is left for the mission."""
+    cap = state.budget["max_tool_calls"]
+    checks = sum(isinstance(one, Check) for one in state.mission.criteria) if cap != -1 and state.asks else 0
+    return min(checks, max(0, int(cap) - 1))
 
-    def __init__(self, state: MissionState) -> None:
+
+class RemainingBudget:
+    """What is left of a mission's caps, while one batch of calls is admitted and the state stays as it is.
+
+    What is kept for checks counts as gone, except for a check.
+    """
+
+    def __init__(self, state: MissionState, *, check: bool = False) -> None:
         self._state = state
-        self._taken: dict[str, float] = {}
+        self._taken: dict[str, float] = {} if check else {"max_tool_calls": kept_for_checks(state)}
 
     @property
     def left(self) -> dict[str, float]:
@@ -139,6 +158,16 @@ def estimate(size: int, densest: float | None) -> int:
     if densest is None:
         return math.ceil(size * FIRST_RATE) + FIRST_EXTRA
     return math.ceil(size * densest * MARGIN)
+
+
+def expected(state: MissionState, size: int) -> int:
+    """The tokens of the next request of so many bytes: what was counted of its beginning, and the rest estimated.
+
+    A conversation only grows, so the last request that was counted is the beginning of the next one.
+    """
+    if state.counted_tokens and size >= state.counted_size:
+        return state.counted_tokens + estimate(size - state.counted_size, state.densest)
+    return estimate(size, state.densest)
 
 
 def learnt(densest: float | None, *, size: int, tokens: int) -> float | None:

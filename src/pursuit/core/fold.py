@@ -5,12 +5,16 @@ Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not gr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
+
+import msgspec
 
 from pursuit.core.approvals import Approval, is_granted, pending
 from pursuit.core.best import Measured
 from pursuit.core.budgets import give_back, learnt, lend
+from pursuit.core.confirmation import confirmed
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
     AbortOrdered,
@@ -23,6 +27,8 @@ from pursuit.core.events import (
     CallRefused,
     CallSettled,
     CompletionOrdered,
+    ConversationBegan,
+    ConversationCompacted,
     Event,
     IterationEnded,
     IterationProposed,
@@ -34,22 +40,31 @@ from pursuit.core.events import (
     MissionWarned,
     ModelAnswered,
     ModelAsked,
+    OperatorEvent,
     ReportWritten,
     RunClaimed,
     ScriptEnded,
     Source,
+    TurnContinued,
     WaitBegan,
 )
-from pursuit.core.mission import CAPS, Mission
+from pursuit.core.mission import CAPS, NOTE, Mission
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.series import Point, better
-from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
+from pursuit.core.series import Gap, Point, better, distance, holds
+from pursuit.core.state import (
+    SCRIPT_SOURCE,
+    CallRecord,
+    Exchange,
+    Iteration,
+    MissionState,
+    error_key,
+    script_view,
+)
 
 
 def _intended(state: MissionState, event: CallIntended) -> None:
-    """A call is about to be sent."""
-    if event.attempt == 1:
-        state.tool_calls += 1
+    """A call is about to be sent; one that is sent again counts again."""
+    state.tool_calls += 1
     if event.task is not None:
         lend(state, event)
     if state.open is not None:
@@ -93,12 +108,22 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     call.digest, call.error = event.digest, event.error
     if call.task is not None:
         give_back(state, call, event)
-    if event.outcome == "ok":
+    if event.outcome == "ok" and call.purpose != "check":  # what the runtime asks itself is no work of the mission
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
+        if call.tool == NOTE:
+            state.notes = [*state.notes, str(call.args.get("text", ""))][-MOST_NOTES:]
+    if event.outcome in ANSWERED:
+        why = "reported no value" if event.outcome == "ok" else f"{event.outcome}"
+        place = (state.current_index, call.order)
+        state.series.reported(Gap(place, call.tool, call.call_id, why))
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
+
+
+ANSWERED = frozenset({"ok", "failed", "timed_out", "unknown"})
+"""The outcomes of calls that were made: after one of them, what the tool reported before is out of date."""
 
 
 def _guard(state: MissionState, call: CallRecord) -> None:
@@ -120,15 +145,14 @@ def _learn(
         if (iteration, order) >= state.metric_order.get(name, (0, 0)):
             state.metrics[name] = value
             state.metric_order[name] = (iteration, order)
-    measured: dict[str, float] = {}
-    for name, value in leaves(metrics):
+    found = dict(leaves(metrics))
+    for name, value in found.items():
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
         _best(state, name, point)
-        if name in state.best_points.names:
-            measured[name] = value
-    if measured and state.open is not None:
-        state.open.measured[call_id] = measured
+    if state.open is not None and (named := {name: found[name] for name in state.best_points.names if name in found}):
+        state.open.measured[call_id] = named
+        _confirm(state, named, Point(iteration, order, 0.0, tool, call_id))
     for event in events:
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
 
@@ -137,12 +161,38 @@ def _best(state: MissionState, name: str, point: Point) -> None:
     for criterion in state.thresholds:
         if criterion.metric == name:
             counts = source_matches(criterion.source, point.tool)
-            if counts and better(criterion, point, state.best.get(criterion.criterion_id)):
-                state.best[criterion.criterion_id] = point
+            if not counts:
+                continue
+            key, far = criterion.criterion_id, distance(criterion, point.value)
+            state.nearest[key] = min(far, state.nearest.get(key, far))
+            if better(criterion, point, state.best.get(key)):
+                state.best[key] = point
 
 
+def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
+    """Counts the values of thresholds that are to be confirmed."""
+    wanted = [one for one in state.thresholds if one.confirm and one.metric in metrics]
+    if not wanted:
+        return
+    call = state.call(at.call_id)
+    same: tuple[str, dict[str, Any]] = (SCRIPT_SOURCE, {}) if call is None else (call.key, call.args)
+    kept = {one.criterion_id for one in state.thresholds if one.metric in metrics and holds(one, metrics[one.metric])}
+    firm = {one.criterion_id for one in state.thresholds if one.required and one.metric in metrics}
+    for criterion in wanted:
+        name = criterion.criterion_id
+        if source_matches(criterion.source, at.tool):
+            point = msgspec.structs.replace(at, value=metrics[criterion.metric])
+            worthwhile = firm - {name} <= kept
+            known = state.confirmations.get(name)
+            if found := confirmed(known, criterion, point, call=same, worthwhile=worthwhile):
+                state.confirmations[name] = found
+
+
+MOST_NOTES = 100
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
 
+MOST_TRAIL = 100
+"""The points of a trend at most: comparing all pairs of them takes half a millisecond."""
 MOST_UNCHANGED = 300  # ten, the largest backoff, to this power is still a floating point number
 
 
@@ -181,29 +231,38 @@ def _created(event: MissionCreated) -> MissionState:
         credential=event.credential,
         parent=event.parent,
         operators_own=event.operators_own,
+        origin=event.origin,
+        mode=event.mode,
         created_at=event.at,
         budget=caps,
     )
 
 
 def _current(mission: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored mission in today's form: a search no longer has `then_again`, nor a list in `gives_way`."""
-    search = cast("Mapping[str, Any]", mission["proposer"])
-    if "then_again" not in search:
+    """A stored mission in today's form.
+
+    A search no longer has `then_again`, nor a list in `gives_way`. A model that was asked before there were turns of
+    several requests is asked once for each iteration.
+    """
+    proposer = cast("Mapping[str, Any]", mission["proposer"])
+    if proposer.get("kind") in ("model", "sampling") and "turn" not in proposer:
+        return {**mission, "proposer": {**proposer, "turn": "single"}}
+    if "then_again" not in proposer:
         return mission
-    kept = {name: value for name, value in search.items() if name != "then_again"}
+    kept = {name: value for name, value in proposer.items() if name != "then_again"}
     if isinstance(several := kept.get("gives_way"), list):
         kept["gives_way"] = next(iter(cast("list[str]", several)), None)
     return {**mission, "proposer": kept}
 
 
 def _run_claimed(state: MissionState, event: RunClaimed) -> None:
-    state.elapsed_before += state.elapsed
+    state.elapsed_before += state.elapsed + event.waited
     state.elapsed = 0.0
     state.run = event.run
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.background = event.background
     state.handed_in = event.proposal
+    state.mode = event.mode or state.mode
     state.failure = None
     if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
@@ -221,18 +280,73 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
     if state.status == "waiting":
         _running(state)
     state.handed_in = None
-    state.answers = {}
     state.unanswered = 0
     view = script_view(state) if event.script is not None else None
-    state.open = Iteration(index=event.iteration, started_at=event.at, proposed=event, view=view)
-    state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
+    over = event.ends or bool(event.failed) or not (event.calls or event.script)
+    state.open = Iteration(
+        index=event.iteration,
+        started_at=event.at,
+        proposed=event,
+        planned=list(event.calls),
+        turn_over=over,
+        failed=list(event.failed),
+        view=view,
+    )
+    if event.failed:
+        state.proposer_failures += 1
+    elif not event.calls or any(call.fault is None for call in event.calls):
+        state.proposer_failures = 0
+    _answer_led_to(state, event)
+
+
+def _continued(state: MissionState, event: TurnContinued) -> None:
+    """A further answer in the same turn."""
+    if state.status == "waiting":
+        _running(state)
+    state.unanswered = 0
+    if state.open is None:
+        return
+    state.open.planned.extend(event.calls)
+    state.open.requests += 1
+    state.open.turn_over = event.ends or not event.calls
+    if any(call.fault is None for call in event.calls):
+        state.proposer_failures = 0
+    elif event.failed and all(call.fault is not None for call in state.open.planned):
+        state.proposer_failures += 1
+        state.open.failed = list(event.failed)
+    _answer_led_to(state, event)
+
+
+def _answer_led_to(state: MissionState, event: IterationProposed | TurnContinued) -> None:
+    """Ties the calls to the answer that wanted them."""
+    iteration = state.open
+    last = state.exchanges[-1] if state.exchanges else None
+    if iteration is None or last is None or last.iteration != event.iteration or last.planned:
+        return
+    last.planned, last.calls = list(event.calls), iteration.calls
+    if isinstance(event, IterationProposed) and event.script is not None:
+        last.script = iteration
+
+
+def _conversation_began(state: MissionState, event: ConversationBegan) -> None:
+    state.conversation = event
 
 
 def _model_asked(state: MissionState, event: ModelAsked) -> None:
-    """A question may be asked again, and that is counted; meanwhile the mission runs."""
+    """A request may be sent again, and that is counted: the one before was sent, too. Meanwhile the mission runs."""
+    tokens, dollars = state.in_flight
+    state.tokens += tokens
+    state.estimated_tokens += tokens
+    state.cost_usd = round(state.cost_usd + dollars, 9)
+    state.in_flight = (event.estimate, event.estimate_usd)
     state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
     state.asked_of = event.model
     state.question_size = event.size
+    state.tools_offered = event.tools or state.tools_offered
+    if event.purpose == "turn":
+        state.asking = Exchange(
+            iteration=event.iteration, attempt=event.attempt, said=event.said, words_told=event.words_told
+        )
     if state.status == "waiting":
         _running(state)
 
@@ -240,11 +354,36 @@ def _model_asked(state: MissionState, event: ModelAsked) -> None:
 def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     state.tokens += event.tokens
+    state.cached_tokens += event.cached
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
     state.unpriced = state.unpriced or (event.error is None and event.cost_usd is None)
     state.densest = learnt(state.densest, size=state.question_size, tokens=event.read)
-    state.answers[event.attempt] = event
+    state.in_flight = (0, 0.0)
     state.unanswered = 0
+    if event.error is None:
+        state.outages = 0
+    if event.purpose == "summary":
+        return
+    state.answers[event.attempt] = event
+    asked, state.asking = state.asking, None
+    if event.error is not None:
+        return
+    if event.read:
+        state.counted_size, state.counted_tokens = state.question_size, event.read
+    if state.conversation is not None and asked is not None:
+        state.words_told = asked.words_told
+        asked.answered = event
+        state.exchanges.append(asked)
+
+
+def _compacted(state: MissionState, event: ConversationCompacted) -> None:
+    """Forgets the exchanges that the summary replaces; the size of the next request is not known from the last."""
+    del state.exchanges[: event.replaced]
+    state.compactions += 1
+    if event.summary:
+        state.summary, state.notes_then = event.summary, list(state.notes)
+    state.trimmed.update(event.trimmed)
+    state.counted_size = state.counted_tokens = 0
 
 
 def _asked(state: MissionState, event: ApprovalAsked) -> None:
@@ -264,6 +403,7 @@ def _expired(state: MissionState, event: ApprovalExpired) -> None:
     approval = state.approvals.get(event.approval_id)
     if approval is not None and approval.answer is None:
         approval.answer = "expired"
+    _go_on_if_answered(state)
 
 
 def _answered(state: MissionState, event: ApprovalAnswered) -> None:
@@ -277,6 +417,10 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
         for other in pending(state.approvals):
             if is_granted(state.granted, None, other.tool, other.args):
                 other.answer, other.by, other.why = event.answer, event.by, event.reason
+    _go_on_if_answered(state)
+
+
+def _go_on_if_answered(state: MissionState) -> None:
     if state.waiting_for == "approval" and not pending(state.approvals):
         _running(state)
 
@@ -289,6 +433,10 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
         return
     order = len(state.open.calls) if state.open is not None else 0
     call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
+    # A script observes what it wants to: only a new value of the same name, or an error, puts an old one out of date.
+    for name in event.observed if event.error is None else ("",):
+        place = (state.current_index, order)
+        state.series.reported(Gap(place, SCRIPT_SOURCE, call_id, event.error or "has no such element"), name)
     _learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
     if event.memory is not None:
         state.memory = event.memory
@@ -298,6 +446,8 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
     state.approvals = {}
+    state.answers = {}
+    state.fallback = 0
     state.iteration_count = event.iteration + 1
     state.last_ended = event
     if not state.terminal:
@@ -321,7 +471,9 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     outputs = iteration.outputs()
     seen = outputs in state.outputs_seen
     state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0
-    state.news = not event.facts.checkpoint and (state.news or not seen)
+    if not state.thresholds:
+        state.news = not event.facts.checkpoint and (state.news or state.is_new(iteration))
+        state.shapes_seen.add(iteration.shape())
     state.outputs_seen.add(outputs)
 
 
@@ -344,6 +496,11 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.no_progress = event.facts.no_progress
     for criterion_id, point in state.best.items():
         state.checkpoint_best[criterion_id] = point.value
+    state.ever_met.update(one.criterion_id for one in event.criteria if one.status == "met")
+    if state.stagnation is not None:
+        for criterion_id, far in state.nearest.items():
+            state.trail.setdefault(criterion_id, deque(maxlen=MOST_TRAIL)).append(far)
+    state.nearest = {}
 
 
 def _warned(state: MissionState, event: MissionWarned) -> None:
@@ -357,10 +514,18 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
     if state.status in ("running", "pending", "waiting"):
         state.status = "waiting"
         state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
+        state.wait_began = event.at
+    if event.waiting_for in ("model", "input", "budget"):
+        state.in_flight = (0, 0.0)  # nothing is in flight any more, and what failed was not charged
+    if event.waiting_for == "model":
+        state.outages += 1
+        if event.fallback is not None:
+            state.fallback, state.outages = event.fallback, 0
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
+    state.in_flight = (0, 0.0)
     if not state.terminal:
         state.status = "failed"
         state.failure = event
@@ -381,7 +546,14 @@ def _report_written(state: MissionState, event: ReportWritten) -> None:
         state.report = event.digest
 
 
+def _hear(state: MissionState, event: OperatorEvent) -> None:
+    """Keeps what the operator said, for the model's next request."""
+    if event.reason:
+        state.words = [*state.words, event.reason]
+
+
 def _paused(state: MissionState, event: MissionPaused) -> None:
+    _hear(state, event)
     if not state.terminal:
         if state.status != "paused" or event.by != state.parent:  # a parent does not take over a person's pause
             state.paused_by = event.by
@@ -390,7 +562,8 @@ def _paused(state: MissionState, event: MissionPaused) -> None:
         state.waiting_for = state.wait_detail = state.wait_until = None
 
 
-def _resumed(state: MissionState, _event: MissionResumed) -> None:
+def _resumed(state: MissionState, event: MissionResumed) -> None:
+    _hear(state, event)
     if state.status in ("paused", "failed"):
         _running(state)
         if state.started_at is None:
@@ -410,6 +583,7 @@ def _ordered(state: MissionState, event: AbortOrdered | CompletionOrdered) -> No
 
 
 def _extended(state: MissionState, event: BudgetExtended) -> None:
+    _hear(state, event)
     state.budget = {**state.budget, **event.caps}
     if state.status == "waiting" and state.waiting_for == "budget":
         _running(state)
@@ -421,9 +595,12 @@ def _extended(state: MissionState, event: BudgetExtended) -> None:
 
 _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     RunClaimed: _run_claimed,
+    ConversationBegan: _conversation_began,
     ModelAsked: _model_asked,
     ModelAnswered: _model_answered,
     IterationProposed: _proposed,
+    TurnContinued: _continued,
+    ConversationCompacted: _compacted,
     CallIntended: _intended,
     CallRefused: _refused,
     CallSettled: _settled,

@@ -6,6 +6,7 @@ Pure data; only the fold changes it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -14,16 +15,19 @@ import msgspec
 
 from pursuit.core.approvals import Approval
 from pursuit.core.best import BestPoints
+from pursuit.core.confirmation import Confirmation, remeasure
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AbortOrdered,
     CompletionOrdered,
+    ConversationBegan,
     CriterionResult,
     IterationEnded,
     IterationProposed,
     MissionFailed,
     ModelAnswered,
     Outcome,
+    PlannedCall,
     Purpose,
     ScriptEnded,
     Source,
@@ -31,8 +35,8 @@ from pursuit.core.events import (
     WaitingFor,
 )
 from pursuit.core.mission import GUARDED, Mission
-from pursuit.core.observe import value_of
-from pursuit.core.series import Events, Metrics, Point
+from pursuit.core.observe import leaves, value_of
+from pursuit.core.series import Events, Gap, Metrics, Point
 
 Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -95,6 +99,13 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
     started_at: float
     proposed: IterationProposed
     calls: dict[str, CallRecord] = {}
+    planned: list[PlannedCall] = []
+    """The calls of the proposal, and of each further answer in the same turn."""
+    requests: int = 1
+    """How often the model was asked in this turn."""
+    turn_over: bool = False
+    failed: list[str] = []
+    """Why its proposer proposed nothing that can be done."""
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
     measured: dict[str, dict[str, float]] = {}
@@ -125,6 +136,42 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
         script = self.script
         said = (script.observed, script.events, script.error) if script is not None else None
         return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
+
+    def shape(self) -> str:
+        """A fingerprint of the calls and of their results without numbers and identifiers."""
+        script = self.script
+        said = (script.observed, script.events, script.error) if script is not None else None
+        calls = [(c.key, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in self.calls.values()]
+        return fingerprint([*calls, _shape(said)])
+
+
+_WORD = re.compile(r"[\w.:+-]+")
+_DIGIT = re.compile(r"\d")
+
+
+def _shape(value: Any) -> str:
+    """JSON with a mark in the place of each number, time and identifier (words with a digit); empty without a value."""
+    if value is None:
+        return ""
+    text = msgspec.json.encode(value, order="deterministic").decode()
+    return _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], text)
+
+
+class Exchange(msgspec.Struct, kw_only=True, gc=False):
+    """One request to a language model and what came of it: its answer, and the calls that the answer wanted.
+
+    `calls` are those of its iteration, shared with it, so that each outcome shows up here.
+    """
+
+    iteration: int
+    attempt: int
+    said: str = ""
+    words_told: int = 0
+    answered: ModelAnswered | None = None
+    planned: list[PlannedCall] = []
+    calls: dict[str, CallRecord] = {}
+    script: Iteration | None = None
+    """The iteration whose script the answer is, if it is one."""
 
 
 def fingerprint(value: Any) -> str:
@@ -177,6 +224,9 @@ class MissionState:
     parent: str | None = None
     operators_own: bool = True
     """Whether the operator wrote it, and not a model."""
+    origin: str | None = None
+    mode: str | None = None
+    """The policy mode that the operator chose last; None if it was always that of the configuration."""
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""
@@ -186,6 +236,7 @@ class MissionState:
     waiting_for: WaitingFor | None = None
     wait_detail: str | None = None
     wait_until: float | None = None
+    wait_began: float = 0.0
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -202,11 +253,38 @@ class MissionState:
     background: bool = False
     handed_in: dict[str, Any] | None = None
     answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
-    """The answers of a language model for the iteration that has not begun yet, by attempt."""
+    """The answers of a language model in this iteration, or for the one that has not begun yet, by attempt."""
+    conversation: ConversationBegan | None = None
+    asking: Exchange | None = None
+    """The request that has no answer yet."""
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    """The conversation since the last summary."""
+    summary: str = ""
+    compactions: int = 0
+    trimmed: set[str] = field(default_factory=set[str])
+    notes: list[str] = field(default_factory=list[str])
+    notes_then: list[str] = field(default_factory=list[str])
+    """The notes when the summary was written; later ones are in the conversation."""
+    words: list[str] = field(default_factory=list[str])
+    """What the operator said; the model has been told the first `words_told` of it."""
+    words_told: int = 0
+    outages: int = 0
+    """How often in a row the current model could not be reached."""
+    fallback: int = 0
+    """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
+    tools_offered: str | None = None
+    cached_tokens: int = 0
+    in_flight: tuple[int, float] = (0, 0.0)
+    """The estimated tokens and dollars of the request that was sent and has no outcome."""
+    estimated_tokens: int = 0
+    """The tokens of requests that were in flight when their process died: estimates, as they were never counted."""
     asked_of: str | None = None
     unanswered: int = 0
     """How often in a row the same model was asked the current question, without an answer."""
     question_size: int = 0
+    counted_size: int = 0
+    counted_tokens: int = 0
+    """The bytes and the tokens of the last request that was counted; zero where the conversation was cut since."""
     densest: float | None = None
     """The most tokens per byte of a question that was answered so far."""
     iteration_count: int = 0
@@ -225,7 +303,13 @@ class MissionState:
     best: dict[str, Point] = field(default_factory=dict[str, Point])
     """The best value of each threshold's metric, whatever the call that reported it did to the other criteria."""
     best_points: BestPoints = field(init=False)
+    confirmations: dict[str, Confirmation] = field(default_factory=dict[str, Confirmation])
+    """The candidates of thresholds with `confirm`, by criterion; `confirmation.remeasure` says what to do."""
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
+    nearest: dict[str, float] = field(default_factory=dict[str, float])
+    """How near each threshold's metric came to its target since the last checkpoint, and `trail` at those before."""
+    trail: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
+    ever_met: set[str] = field(default_factory=set[str])
     checkpoints: int = 0
     checkpoint_at: float | None = None
     no_progress: int = 0
@@ -234,6 +318,7 @@ class MissionState:
     proposer_failures: int = 0
     sequences: deque[str] = field(default_factory=lambda: deque[str](maxlen=3))
     outputs_seen: Remembered = field(default_factory=Remembered)
+    shapes_seen: Remembered = field(default_factory=Remembered)
     errors_seen: Remembered = field(default_factory=Remembered)
     results_seen: Remembered = field(default_factory=Remembered)
     guard_key: str = ""
@@ -266,10 +351,27 @@ class MissionState:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed
 
+    def waited_for_child(self, now: float) -> float:
+        """The seconds for which it has been waiting for a child; 0 if it waits for none."""
+        if self.waiting_for != "task" or self.open is None:
+            return 0.0
+        waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}
+        child = any(one.call_id in waited for one in self.children.values())
+        return max(0.0, now - self.wait_began) if child else 0.0
+
     @property
     def current_index(self) -> int:
         """The number of the open iteration, or of the next one."""
         return self.open.index if self.open is not None else self.iteration_count
+
+    @property
+    def aims(self) -> tuple[MetricThreshold, ...]:
+        """The thresholds that progress is about: the required ones, if there are any."""
+        return tuple(one for one in self.thresholds if one.required) or self.thresholds
+
+    def is_new(self, iteration: Iteration) -> bool:
+        """Whether an iteration has results that were not seen before, and not in numbers alone."""
+        return iteration.outputs() not in self.outputs_seen and iteration.shape() not in self.shapes_seen
 
     def call(self, call_id: str) -> CallRecord | None:
         """A call of the open iteration."""
@@ -287,13 +389,19 @@ def observation_view(state: MissionState) -> dict[str, Any]:
     names = list(state.series.names())
     each = max(10, MOST_POINTS // max(1, len(names)))
     return {
-        "metrics": state.metrics,
+        "metrics": {name: value for name, value in state.metrics.items() if not _out_of_date(state, name, value)},
         "metric_history": {name: [p.value for p in state.series.points(name)[-each:]] for name in names},
         "events": state.events.counts(),
         "tool_results": _bounded([row for iteration in window for row in _rows(iteration)]),
         "errors": [error for iteration in window for _tool, error in iteration.errors()],
         "iteration": state.open.index if state.open is not None else max(0, state.iteration_count - 1),
     }
+
+
+def _out_of_date(state: MissionState, name: str, value: Any) -> bool:
+    """Whether the tool of a metric was called again and no longer reports it."""
+    path = next((path for path, _ in leaves({name: value})), name)
+    return isinstance(state.series.standing(path), Gap)
 
 
 def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -322,6 +430,7 @@ def script_view(state: MissionState) -> dict[str, Any]:
         "results": [] if last is None else _rows(last),
         "errors": [] if last is None else [error for _tool, error in last.errors()],
         "advice": state.last_ended.rationale if state.last_ended is not None else None,
+        "confirm": msgspec.to_builtins(remeasure(state.confirmations.values())),
         "memory": state.memory,
     }
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ async def run_command(
 ) -> dict[str, Any]:
     """The exit code and the ends of stdout and stderr, without the secrets of its own environment.
 
-    `given` is the standard input. With `whole` all of stdout is kept, and more bytes than that are refused. A command
-    that fails also tells which of our variables it did not get. Raises `CallFailed`.
+    `cut` names the streams whose beginning is not kept. `given` is the standard input. With `whole` all of stdout is
+    kept, and more bytes than that are refused. A command that fails also tells which of our variables it did not get.
+    Raises `CallFailed`.
     """
     try:
         process = await _started(argv, cwd, around, reads=given is not None)
@@ -45,12 +47,13 @@ async def run_command(
         raise CallFailed(f"cannot run {argv[0]!r}: {error}", sent=False) from None
     most = KEPT if whole is None else whole + 1
     tails = {"stdout": bytearray(), "stderr": bytearray()}
+    dropped: set[str] = set()
     code = -1
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_feed, process.stdin, given)
-            tasks.start_soon(_drain, process.stdout, tails["stdout"], most)
-            tasks.start_soon(_drain, process.stderr, tails["stderr"], KEPT)
+            tasks.start_soon(_drain, process.stdout, tails["stdout"], most, partial(dropped.add, "stdout"))
+            tasks.start_soon(_drain, process.stderr, tails["stderr"], KEPT, partial(dropped.add, "stderr"))
             code = await process.wait()
             _kill_group(process)
             # The pipes are read to their end, but not for ever: a process that left the group may keep them open.
@@ -68,7 +71,8 @@ async def run_command(
     secrets = around.secrets(os.environ) if around.env else ()
     texts = {name: _redacted(tail.decode(errors="replace"), secrets) for name, tail in tails.items()}
     withheld = around.withheld(os.environ)[:MOST_NAMES] if code != 0 else []
-    return {"exit_code": code, **texts, **({"not_inherited": withheld} if withheld else {})}
+    cut = {"cut": [name for name in tails if name in dropped]} if dropped else {}
+    return {"exit_code": code, **texts, **cut, **({"not_inherited": withheld} if withheld else {})}
 
 
 def _redacted(text: str, secrets: Sequence[str]) -> str:
@@ -107,14 +111,16 @@ async def _feed(stream: ByteSendStream | None, given: bytes | None) -> None:
     await stream.aclose()
 
 
-async def _drain(stream: ByteReceiveStream | None, tail: bytearray, most: int) -> None:
+async def _drain(stream: ByteReceiveStream | None, tail: bytearray, most: int, on_cut: Callable[[], None]) -> None:
     """Reads everything and keeps the end."""
     if stream is None:
         return
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async for chunk in stream:
             tail.extend(chunk)
-            del tail[:-most]
+            if len(tail) > most:
+                on_cut()
+                del tail[:-most]
 
 
 def _kill_group(process: Process) -> None:

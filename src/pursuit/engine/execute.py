@@ -17,14 +17,16 @@ import msgspec
 from pursuit.core.budgets import child_id, is_spawn, used_of
 from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBegan, decode
 from pursuit.core.fold import fold
+from pursuit.core.mission import NOTE, AskedProposer
 from pursuit.core.observe import lift, source_matches, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState
-from pursuit.core.tools import CallFailed, Tool, ToolResult
+from pursuit.core.tools import OWN_TOOLS, CallFailed, Tool, ToolResult
 from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Run
 from pursuit.engine.journal import Build
 from pursuit.ledger.contract import FORGOTTEN
+from pursuit.proposers.conversation import CHARACTERS, page, result_text
 from pursuit.sandbox import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
 from pursuit.tasks.limits import RUNNING
 
@@ -117,7 +119,7 @@ def _admission(run: Run, batch: Sequence[Planned], tools: Mapping[str, Tool | No
     def build(state: MissionState) -> list[Event]:
         if state.stopped:
             return []
-        admission = Admission(run, state)
+        admission = Admission(run, state, check=all(planned.purpose == "check" for planned in batch))
         events: list[Event] = []
         for planned in batch:
             before = state.call(planned.call_id)
@@ -171,6 +173,8 @@ async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None
     try:
         if tool is COMMAND:
             sent = _run_command(run, call)
+        elif tool is OWN_TOOLS.get(tool.qualified):
+            sent = own_result(run, call)
         else:
             sent = run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
         answer = sent if isinstance(sent, ToolResult) else await limit.bound(sent)
@@ -186,6 +190,37 @@ async def _run_command(run: Run, call: CallRecord) -> ToolResult:
     """What the ledger has of the command is its words; its environment is the operator's, and is looked up now."""
     around = run.surroundings_of(call.criterion_id)
     return ToolResult(structured=await run_command(call.args["argv"], call.args["cwd"], around=around))
+
+
+async def own_result(run: Run, call: CallRecord) -> ToolResult:
+    """The result of a tool of our own: a note is kept by the fold; a part of a long result comes from the ledger."""
+    if call.tool == NOTE:
+        return _said("noted")
+    wanted, offset = str(call.args.get("call_id", "")), call.args.get("offset", 0)
+    whole = wanted if wanted.startswith(f"{run.mission_id}:") else f"{run.mission_id}:{wanted}"
+    settled = next(
+        (
+            event
+            for _seq, event in await run.journal.past(0)
+            if isinstance(event, CallSettled) and event.call_id == whole
+        ),
+        None,
+    )
+    if settled is None:
+        return _said(f"there is no result of a call {wanted!r}", is_error=True)
+    body = settled.result
+    if settled.blob is not None:
+        stored = await run.ledger.blob(settled.blob)
+        body = None if stored is None else msgspec.json.decode(stored)
+    if body is None:
+        return _said(settled.error or f"the result of {wanted!r} is not in the ledger", is_error=True)
+    proposer = run.state.mission.proposer
+    most = (proposer.result_tokens if isinstance(proposer, AskedProposer) else 8_000) * CHARACTERS * 9 // 10
+    return _said(page(result_text(body)[0], max(offset, 0) if isinstance(offset, int) else 0, most))
+
+
+def _said(text: str, *, is_error: bool = False) -> ToolResult:
+    return ToolResult(content=[{"type": "text", "text": text}], is_error=is_error)
 
 
 def _settled_as(
@@ -287,16 +322,31 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
         await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id)
         answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
     except CallFailed as error:
-        return settle(run, call, error.outcome, error=str(error), used=await _used_by(run, call))
+        seconds = await _seconds_of(run, task_id)
+        return settle(run, call, error.outcome, error=str(error), seconds=seconds, used=await _used_by(run, call))
     if answer is None:
         return None
     observed = any(source_matches(rule.tool, call.tool) for rule in run.state.mission.observe)
     log = await run.tools.log(task_id) if observed and not answer.is_error else ""
-    return _settled_as(run, call, answer, used=await _used_by(run, call), log=log)
+    seconds = await _seconds_of(run, task_id)
+    return _settled_as(run, call, answer, seconds=seconds, used=await _used_by(run, call), log=log)
+
+
+async def _seconds_of(run: Run, task_id: str) -> float:
+    """How long a task ran, by the ledger: from its first event to its last."""
+    row = await run.ledger.row(task_id)
+    return 0.0 if row is None else max(0.0, row.updated_at - row.created_at)
 
 
 async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
-    """Makes the mission wait if one of these calls is a task that still runs; raises `MustWait` then."""
+    """Makes the mission wait if one of these calls is a task that still runs; raises `MustWait` then.
+
+    The wall clock runs on while children work, and ends them.
+    """
+    left = run.wall_clock_left()
+    if left is not None and left <= 0:
+        children = [call for call in running_tasks(run.state) if is_spawn(run.state, call.tool)]
+        await _cancel(run, children, reason="max_wall_clock_seconds is used up")
 
     def running(state: MissionState) -> str | None:
         calls = [_pending(state, planned.call_id) for planned in batch]
@@ -306,7 +356,9 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
         task_id = running(state)
         if task_id is None or state.stopped:
             return ()
-        return [WaitBegan(at=run.clock.now(), waiting_for="task", detail=task_id, elapsed=run.elapsed())]
+        now, call = run.clock.now(), next(c for c in running_tasks(state) if c.task == task_id)
+        until = now + left if left is not None and is_spawn(state, call.tool) else None
+        return [WaitBegan(at=now, waiting_for="task", detail=task_id, until=until, elapsed=run.elapsed())]
 
     if running(run.state) is not None and await run.journal.record(build):
         raise MustWait
@@ -314,11 +366,17 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
 
 async def cancel_tasks(run: Run, *, reason: str) -> None:
     """Stops the tasks of a mission that is being ended; their calls count as cancelled."""
-    for call in running_tasks(run.state):
+    await _cancel(run, running_tasks(run.state), reason=reason)
+
+
+async def _cancel(run: Run, calls: Sequence[CallRecord], *, reason: str) -> None:
+    for call in calls:
         if call.task is not None:
             await run.tools.cancel(call.task, reason=reason)
-    for call in running_tasks(run.state):
-        run.journal.stage(settle(run, call, "cancelled", error=reason, used=await _used_by(run, call)).event)
+    for call in calls:
+        seconds = await _seconds_of(run, call.task or "")
+        used = await _used_by(run, call)
+        run.journal.stage(settle(run, call, "cancelled", error=reason, seconds=seconds, used=used).event)
 
 
 async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:

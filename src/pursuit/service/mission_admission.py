@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from pursuit.core.base_model import Broken, nearest
 from pursuit.core.catalogue import Catalogue, is_control_tool
-from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
+from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded, describe
 from pursuit.core.mission import (
     FLEET,
     SPAWN,
@@ -28,13 +28,12 @@ from pursuit.core.mission import (
     ToolCall,
 )
 from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, as_number, broken_range
+from pursuit.core.series import holds
 from pursuit.core.state import SCRIPT_SOURCE
 from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
 from pursuit.proposers.language import Models
-from pursuit.proposers.model import lack_of_room
 from pursuit.proposers.objective import aim_of
-from pursuit.proposers.prompt import LEAST, LIMIT
 from pursuit.proposers.search import require_search
 from pursuit.sandbox import missing_modules
 from pursuit.upstream.pool import Pool
@@ -234,13 +233,20 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
     """
     if not isinstance(mission.proposer, ModelProposer):
         return []
-    name = mission.proposer.model
+    names = {"proposer.model": mission.proposer.model}
+    names |= {f"proposer.fallback[{place}]": name for place, name in enumerate(mission.proposer.fallback)}
+    return [fault for field, name in names.items() for fault in await _one_model(mission, models, among, field, name)]
+
+
+async def _one_model(
+    mission: Mission, models: Models, among: Collection[str] | None, field: str, name: str
+) -> list[Fault]:
     if among is not None and name not in among:
-        return [Fault(field="proposer.model", reason=_not_yours(name, among))]
+        return [Fault(field=field, reason=_not_yours(name, among))]
     try:
         await models.check(name)
     except (ExtraMissing, ModelUnavailable) as error:
-        return [Fault(field="proposer.model", reason=error.message)]
+        return [Fault(field=field, reason=error.message)]
     if mission.budget.max_cost_usd != -1 and not models.priced(name):
         reason = (
             f"the price of {name} is not known, so this cap cannot be kept; "
@@ -250,16 +256,27 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
     return []
 
 
-def prompt_warnings(mission: Mission, room: int) -> list[str]:
-    """A warning if the operator's own texts are longer than a prompt may be."""
-    limit = max(room, LEAST)
-    missing = lack_of_room(mission, limit)
-    if not missing:
-        return []
-    return [
-        f"directive, instructions and criteria do not fit into a prompt of {limit} bytes and are cut in it; "
-        f"say them shorter, or set prompt_bytes = {limit + missing} under [settings] in pursuit.toml"
-    ]
+def criteria_faults(mission: Mission) -> list[Fault]:
+    """Why criteria can never be the end of a mission, or are its end at once."""
+    required = [(place, one) for place, one in enumerate(mission.criteria) if one.required]
+    if not required:
+        reason = "none is required, so the mission would be completed at its first checkpoint; leave one required"
+        return [Fault(field="criteria", reason=reason)]
+    faults: list[Fault] = []
+    thresholds = [(place, one) for place, one in required if isinstance(one, MetricThreshold)]
+    for count, (place, one) in enumerate(thresholds):
+        for _, other in thresholds[:count]:
+            if (one.metric, one.source) == (other.metric, other.source) and _exclude(one, other):
+                reason = f"{describe(one)} and {describe(other)} ({other.criterion_id!r}) can never both be met"
+                faults.append(Fault(field=f"criteria[{place}]", reason=reason))
+    return faults
+
+
+def _exclude(one: MetricThreshold, other: MetricThreshold) -> bool:
+    """Whether no number meets both thresholds: their targets, and numbers beside and between them, are all there is."""
+    low, high = sorted((one.target, other.target))
+    tried = (math.nextafter(low, -math.inf), low, (low + high) / 2, high, math.nextafter(high, math.inf))
+    return not any(holds(one, value) and holds(other, value) for value in tried)
 
 
 def _not_yours(name: str, among: Collection[str]) -> str:
@@ -293,11 +310,10 @@ async def admit(
     models: Models | None = None,
     *,
     among: Collection[str] | None = None,
-    room: int | None = None,
 ) -> Admitted:
     """Connects the servers that the mission needs and resolves every name in it; its language model is looked for.
 
-    `among` are the models that it may have; None is any. `room` is how long a prompt for one may be.
+    `among` are the models that it may have; None is any.
     """
     if isinstance(mission.proposer, SearchProposer):
         require_search()
@@ -313,6 +329,7 @@ async def admit(
             resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
     tools = resolver.permitted(mission, named)
     whole = resolver.whole(mission, tools)
+    resolver.faults += criteria_faults(mission)
     resolver.faults += _metrics_without_source(mission, [catalogue.tools[name] for name in tools])
     if models is not None:
         resolver.faults += await model_faults(mission, models, among)
@@ -324,7 +341,7 @@ async def admit(
         tools=tuple(tools),
         denied=tuple(name for name in named if name not in tools),
         parameters={name: list(catalogue.tools[name].input_schema.get("properties") or ()) for name in tools},
-        warnings=(*_warnings(mission, tools, catalogue), *prompt_warnings(admitted, room or LIMIT)),
+        warnings=tuple(_warnings(mission, tools, catalogue)),
     )
 
 
@@ -526,8 +543,6 @@ def _is_argv(value: object) -> bool:
 
 def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
     warnings = list(catalogue.warnings)
-    if not any(criterion.required for criterion in mission.criteria):
-        warnings.append("no criterion is required, so the mission is completed at its first checkpoint")
     if len(tools) > 1:
         for criterion in mission.criteria:
             unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None
