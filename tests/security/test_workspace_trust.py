@@ -173,7 +173,7 @@ def test_a_ledger_that_came_with_the_folder_runs_no_check(victim: Victim, monkey
         code, said = victim.run("start", "m.toml")
         assert code == 0, said
     mission = said.split()[0]
-    for words in (["resume", mission], ["resume", "--all"], ["iterate", mission], ["serve"]):
+    for words in (["resume", mission], ["iterate", mission], ["serve"]):
         code, said = victim.run(*words)
         assert (code, victim.owned, "ledger.db" in said) == (2, False, True), (words, said)
     assert victim.run("list")[0] == 0  # looking starts nothing
