@@ -100,8 +100,14 @@ def test_an_isolated_process_changes_nothing_outside(operator: Victim, name: str
 ROWS = {
     "it writes a listed folder": ("touch data/new", '{ write = ["data"] }', 0),
     "it writes another one": ("touch other/new", '{ write = ["data"] }', 1),
-    "it reads what is hidden": ("cat ~/secret | grep hunter2", '{ hide = ["~/secret"] }', 1),
-    "it reads what is not": ("cat ~/secret | grep hunter2", "{ }", 0),
+    "it reads what is hidden": ("grep hunter2 data/secret", '{ hide = ["data/secret"] }', 1),
+    "it reads what is hidden in a writable folder": (
+        "grep hunter2 data/secret",
+        '{ write = ["data"], hide = ["data/secret"] }',
+        1,
+    ),
+    "it reads a hidden folder": ("grep hunter2 data/secret", '{ hide = ["data"] }', 1),
+    "it reads what is not hidden": ("grep hunter2 data/secret", "{ }", 0),
     "it has a network": ("grep -v -e lo: -e Inter -e face /proc/net/dev", "{ }", 1),
     "it sees other processes": ("test $(ls -d /proc/[0-9]* | wc -l) -gt 6", "{ }", 1),
     "it takes much memory": ("head -c 200000000 /dev/zero | tail -c 199999999 >/dev/null", "{ memory_mb = 60 }", 1),
@@ -113,10 +119,18 @@ ROWS = {
 def test_what_an_isolated_command_can_do(operator: Victim, script: str, isolation: str, wanted: int) -> None:
     for folder in ("data", "other"):
         (operator.folder / folder).mkdir()
-    (operator.home / "secret").write_text("hunter2")
+    (operator.folder / "data" / "secret").write_text("hunter2")
     argv = json.dumps(["sh", "-c", script.replace("{", "{{").replace("}", "}}")])
     operator.write("pursuit.toml", f"[commands.show]\nargv = {argv}\nisolation = {isolation}\n")
     assert (operator.run("task", "run", "show")[0] != 0) == bool(wanted)
+
+
+@ISOLATED
+def test_an_isolated_server_works(operator: Victim) -> None:
+    server = '[servers.beam]\ncommand = "__python_executable__"\nargs = ["-m", "pursuit.demo.welded_beam"]\n'
+    operator.write("pursuit.toml", server + ASK)
+    code, said = operator.run("tools")
+    assert (code, "beam.evaluate" in said) == (0, True), said
 
 
 WRONG = {

@@ -65,15 +65,15 @@ class Isolation:
         words = [_bubblewrap() or "", "--die-with-parent", "--new-session", "--unshare-all"]
         words += ["--share-net"] if self.network else []
         words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108
-        for one in self.hide:
-            if (place := _place(one, cwd)).exists():
-                words += ["--tmpfs", str(place)] if place.is_dir() else ["--ro-bind", "/dev/null", str(place)]
         words += ["--ro-bind", str(cwd), str(cwd)]
         for one in self.write:
             place = _place(one, cwd)
             if not place.is_dir():
                 raise CannotIsolate(f"the writable folder {place} does not exist")
             words += ["--bind", str(place), str(place)]
+        for one in self.hide:  # last, so that no other folder shows it again
+            if (place := _place(one, cwd)).exists():
+                words += ["--tmpfs", str(place)] if place.is_dir() else ["--ro-bind", "/dev/null", str(place)]
         words += ["--chdir", str(cwd), "--"]
         if self.memory_mb is not None or self.processes is not None:
             most = (int((self.memory_mb or 0) * _MEGABYTE), self.processes or 0)
