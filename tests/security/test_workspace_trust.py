@@ -224,6 +224,28 @@ def test_a_damaged_record_trusts_nothing(victim: Victim, text: str) -> None:
     assert (code, victim.owned, str(path) in said) == (2, False, True), said
 
 
+@pytest.mark.parametrize("home", ["", ".", "relative"])
+def test_a_home_that_is_the_folder_itself_brings_no_record(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    """A stranger can write `.config/pursuit/trust.json` into the cloned folder."""
+    victim.write("pursuit.toml", SERVER)
+    assert victim.run("trust", ".")[0] == 0
+    record = trust.trust_path().read_text()
+    victim.write(".config/pursuit/trust.json", record)
+    victim.write("relative/.config/pursuit/trust.json", record)
+    monkeypatch.setenv("HOME", home)
+    code, said = victim.run("tools")
+    assert (code, victim.owned) == (2, False), said
+    assert home == "" or "set HOME" in said  # Python takes an empty one for the root folder
+
+
+def test_a_record_that_cannot_be_written_is_a_warning(victim: Victim) -> None:
+    (victim.home / ".config").write_text("no folder")
+    code, said = victim.run("task", "run", "--state", "new.db", "--", "true")
+    assert (code, "cannot be" in said) == (0, True), said
+
+
 def test_a_program_is_refused_too(victim: Victim) -> None:
     path = victim.write("pursuit.toml", SERVER)
 

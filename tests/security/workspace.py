@@ -9,7 +9,6 @@ import contextlib
 import io
 import json
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -57,6 +56,13 @@ def judged(path: Path) -> float:
     return anyio.run(main)
 
 
+class _Terminal(io.StringIO):
+    """What says of itself that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Victim:
     """A person who runs commands in `folder`; `PURSUIT_TRUST` is not set."""
 
@@ -78,16 +84,16 @@ class Victim:
         path.write_text(text.replace("OWNED", f"touch {self.mark}"), encoding="utf-8")
         return path
 
-    def run(self, *words: object) -> tuple[int, str]:
+    def run(self, *words: object, typed: str | None = None) -> tuple[int, str]:
         """The exit code of a command without a terminal, and all that it printed."""
-        out = io.StringIO()
+        out, given = (io.StringIO(), io.StringIO()) if typed is None else (_Terminal(), _Terminal(typed))
         with (
             contextlib.chdir(self.folder),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(out),
             pytest.MonkeyPatch.context() as patch,
         ):
-            patch.setattr(sys, "stdin", io.StringIO())
+            patch.setattr(sys, "stdin", given)
             code = answer([str(word) for word in words])
         assert "Traceback" not in out.getvalue(), out.getvalue()
         return code, out.getvalue()
@@ -108,23 +114,5 @@ class Victim:
         )
 
     def at_terminal(self, *words: object, typed: str) -> tuple[int, str]:
-        """The same with a terminal on which this is typed."""
-        ours, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "NO_COLOR": "1"}
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, words)],
-            cwd=self.folder,
-            env=environment,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        os.write(ours, typed.encode())
-        seen = bytearray()
-        with contextlib.suppress(OSError):  # the end of a terminal is an error on Linux
-            while chunk := os.read(ours, 65_536):
-                seen += chunk
-        os.close(ours)
-        return process.wait(timeout=60), seen.decode()
+        """The same at a terminal on which this is typed."""
+        return self.run(*words, typed=typed)

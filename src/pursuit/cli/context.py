@@ -114,7 +114,10 @@ class Context:
         scheduled = of_schedules(self.configuration()) if schedules else []
         self.trusted_configuration(of_state(ledger), *scheduled, *more)
         if not ledger.exists():
-            record([new_state(ledger)])
+            try:
+                record([new_state(ledger)])
+            except ValidationFailed as failed:  # the next command asks about the ledger
+                self.screen.note(f"warning: {failed.message}")
 
     def require_trust(self, *workspaces: Workspace) -> None:
         """Asks the person at the terminal about what is not trusted yet, once; raises `NotTrusted` without a yes."""

@@ -158,7 +158,7 @@ def untrusted(workspaces: Iterable[Workspace]) -> list[Workspace]:
     if trusts_everything():
         return []
     given = list(workspaces)
-    records = Records.read()
+    records = Records.read() if given else Records()
     faults = [fault for one in given for path in (one.path, *one.files) for fault in unsafe(path, records.owners)]
     if faults:
         raise NotTrusted("; ".join(map(str, faults)), faults=[fault.as_dict() for fault in faults])
@@ -220,12 +220,19 @@ def user_of(uid: int) -> str:
 
 
 def trust_path() -> Path:
-    """The file with the records, in the user's own folder."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "pursuit" / "trust.json"
+    """The file with the records, in the user's own folder. Raises `ValidationFailed` for a user without one."""
     given = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     # The XDG Base Directory Specification: a relative path there is invalid and must be ignored.
-    return (given if given.is_absolute() else Path.home() / ".config") / "pursuit" / "trust.json"
+    if sys.platform != "darwin" and given.is_absolute():
+        return given / "pursuit" / "trust.json"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path()
+    if not home.is_absolute():  # else the folder where we are could bring a record of its own
+        raise _damaged(home, f"is no home folder for a record of trust; set HOME, or {TRUST_VARIABLE}=1")
+    inside = Path("Library", "Application Support") if sys.platform == "darwin" else Path(".config")
+    return home / inside / "pursuit" / "trust.json"
 
 
 def _is_users(ledger: Path) -> bool:
@@ -246,7 +253,7 @@ class Records:
         path = trust_path()
         try:
             text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return cls()
         except (OSError, UnicodeDecodeError) as error:
             raise _damaged(path, f"cannot be read: {error}") from None
