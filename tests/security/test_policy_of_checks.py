@@ -7,11 +7,11 @@ import json
 import pytest
 from workspace import Victim, problem
 
-OWN = '[commands.own]\nargv = ["true"]\n'
+OWN = '[commands.own]\nargv = ["true"]\n[commands.looked]\nargv = ["true"]\n'
 NAMED = '[checks.evil]\ncommand = ["sh", "-c", "OWNED"]\n'
 MISSION = """
 directive = "x"
-tool_allowlist = ["commands.own"]
+tool_allowlist = ["commands.own", "commands.looked"]
 {policy}
 [[criteria]]
 criterion_id = "looked"
@@ -47,8 +47,8 @@ ROWS: dict[str, tuple[str, str, str, bool]] = {
     "a rule denies its program": (OF_FILE, rule("deny", arguments='{ argv = "sh" }'), "", False),
     "a rule asks": (OF_FILE, rule("ask", server="check"), "", False),
     "a rule asks in mode auto": (OF_FILE, '[policy]\nmode = "auto"\n' + rule("ask", server="check"), "", True),
-    "the mission denies it": (OF_FILE, "", 'policy = { deny = ["check.*"] }', False),
-    "the mission asks": (OF_FILE, "", 'policy = { ask = ["check.*"] }', False),
+    "the mission denies it": (OF_FILE, "", 'policy = { deny = ["*.looked"] }', False),
+    "the mission asks": (OF_FILE, "", 'policy = { ask = ["*.looked"] }', False),
     "the mission is in mode never": (OF_FILE, "", 'policy = { mode = "never" }', False),
 }
 
@@ -64,8 +64,8 @@ def operator(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
 def test_a_check_runs_only_if_policy_lets_it(operator: Victim, check: str, policy: str, own: str, runs: bool) -> None:
     operator.write("pursuit.toml", OWN + NAMED + policy)
     operator.write("m.toml", MISSION.format(check=check, policy=own))
-    _, said = operator.run("run", "m.toml")
-    assert operator.owned == runs, said
+    code, said = operator.run("run", "m.toml")
+    assert (code == 2, operator.owned) == (False, runs), said  # 2: the mission was not even accepted
 
 
 @pytest.mark.parametrize("policy", [NEVER, rule("deny", server="judge")], ids=["mode never", "a rule"])

@@ -51,36 +51,42 @@ required = ["x"]
 type = "number"
 [scorer]
 kind = "command"
-command = ["sh", "-c", "OWNED; echo 1"]
+command = ["sh", "-c", "OWNED; echo '{}'"]
 [[scorer.metrics]]
 metric = "cost"
 direction = "minimize"
 target = 1
+[baseline]
+proposer = { kind = "script", script = "problem.submit_final(x=1)" }
 """
 
 Files = dict[str, str]
 WITH_SERVER, WITH_CHECK = MISSION.format(criterion=EVENT) + SERVER, MISSION.format(criterion=CHECK)
+WITH_NAMED = MISSION.format(criterion=NAMED)
 ATTACKS: list[tuple[str, Files, list[str]]] = [
     ("a server is listed", {"pursuit.toml": SERVER}, ["tools"]),
     ("a server of mcp.json is listed", {"mcp.json": JSON}, ["tools"]),
     ("mcp.json beside a harmless configuration", {"pursuit.toml": HARMLESS, "mcp.json": JSON}, ["tools"]),
     ("a server is called", {"pursuit.toml": SERVER}, ["tools", "call", "evil.x", "--yes"]),
     ("a server is examined", {"pursuit.toml": SERVER}, ["doctor"]),
-    ("a server is served", {"pursuit.toml": SERVER}, ["serve", "--gateway"]),
     ("the server of a mission is run", {"m.toml": WITH_SERVER}, ["run", "m.toml"]),
     ("the server of a mission is planned", {"m.toml": WITH_SERVER}, ["run", "m.toml", "--plan"]),
     ("the server of a mission is listed", {"m.toml": WITH_SERVER}, ["tools", "--mission", "m.toml"]),
-    ("the check of a mission is run", {"m.toml": WITH_CHECK, "pursuit.toml": HARMLESS}, ["run", "m.toml"]),
-    ("a named check is run", {"m.toml": MISSION.format(criterion=NAMED), "pursuit.toml": CHECKS}, ["run", "m.toml"]),
+    ("the check of a mission is run", {"m.toml": WITH_CHECK, "pursuit.toml": OWN}, ["run", "m.toml"]),
+    ("a named check is run", {"m.toml": WITH_NAMED, "pursuit.toml": OWN + CHECKS}, ["run", "m.toml"]),
     ("a named command is run", {"pursuit.toml": COMMANDS}, ["task", "run", "evil"]),
-    ("a client gets the configuration", {"pursuit.toml": SERVER}, ["install", "cursor"]),
     ("a problem is attempted", {"problem.toml": PROBLEM}, ["problem", "attempt", "./problem.toml"]),
-    ("a problem is served", {"problem.toml": PROBLEM}, ["problem", "serve", "./problem.toml"]),
 ]  # fmt: skip
+# These start something only when a client connects: they are refused before that.
+LATER: list[tuple[str, Files, list[str]]] = [
+    ("a server is served", {"pursuit.toml": SERVER}, ["serve", "--gateway"]),
+    ("a client gets the configuration", {"pursuit.toml": SERVER}, ["install", "cursor"]),
+    ("a problem is served", {"problem.toml": PROBLEM}, ["problem", "serve", "./problem.toml"]),
+]
 
 
 @pytest.mark.guarantee("a-strangers-folder-starts-nothing")
-@pytest.mark.parametrize(("files", "words"), [pytest.param(*rest, id=name) for name, *rest in ATTACKS])
+@pytest.mark.parametrize(("files", "words"), [pytest.param(*rest, id=name) for name, *rest in (*ATTACKS, *LATER)])
 def test_a_cloned_folder_starts_nothing(victim: Victim, files: Files, words: list[str]) -> None:
     for name, text in files.items():
         victim.write(name, text)
