@@ -183,4 +183,9 @@ GUARANTEES = {
     "approvals-come-from-anywhere": "A question at a terminal, or a run that waits, goes on at an answer from any process.",
     "a-ledger-can-be-read-where-it-cannot-be-written": "On a read-only file system missions are listed, shown, verified and exported.",
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
+    "a-strangers-folder-starts-nothing": "A folder starts no process before the user trusts what it starts, and nothing that was added or changed since.",
+    "a-command-gets-few-variables": "A command, a check and a judge get few variables of ours unless the operator says so, and no secret of theirs is stored.",
+    "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
+    "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
+    "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
 }

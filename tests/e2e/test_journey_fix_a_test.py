@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_stage import Place
-from model_endpoint import ModelEndpoint, calls
+from model_endpoint import ModelEndpoint, Reply, calls
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -63,7 +63,8 @@ def test_a_model_fixes_a_test_with_approvals_from_another_terminal(tmp_path: Pat
     assert "this is a configuration" in place.ask("run", "pursuit.toml", code=2)[1]
     first = calls(("commands__replace", {"old": "a - b", "new": "a * b"}), text="It must multiply.")
     second = calls(("commands__replace", {"old": "a * b", "new": "a + b"}), text="No: it must add.")
-    with ModelEndpoint(first, second) as endpoint:
+    done = Reply(text="That should do.")
+    with ModelEndpoint(first, done, second, done) as endpoint:
         place.environment.pop("OPENAI_API_KEY", None)
         assert "OPENAI_API_KEY" in place.run("run", "fix.toml", code=2).stderr
         place.environment |= endpoint.environment
@@ -105,7 +106,9 @@ def test_a_model_fixes_a_test_with_approvals_from_another_terminal(tmp_path: Pat
     assert report["checks"][1]["output"] == ["all is well"]
     assert [(one["who"], one["text"]) for one in report["turns"]] == [
         ("openai:gpt-4o-mini", "It must multiply."),
+        ("openai:gpt-4o-mini", "That should do."),
         ("openai:gpt-4o-mini", "No: it must add."),
+        ("openai:gpt-4o-mini", "That should do."),
     ]
     edits = [one for one in report["call_log"] if one["tool"] == "commands.replace"]
     assert [one["args"]["new"] for one in edits] == ["a * b", "a + b"]
