@@ -98,6 +98,13 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     operators_own: bool = True
     origin: str | None = None
     mode: str | None = None
+    callers: list[str] = []
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """The client that asks for something; `credential` is the name of its token, if it shows one."""
+
+    credential: str | None = None
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
@@ -106,6 +113,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
     `proposal` for it is kept here until its iteration begins. `mode` is the policy mode if the operator chose one for
     this run. `waited` is how long the mission waited for a child before: these seconds count for its wall clock.
+    `driver` is the client that asks for the run; None is the operator.
     """
 
     run: str
@@ -116,6 +124,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     proposal: dict[str, Any] | None = None
     mode: str | None = None
     waited: float = 0.0
+    driver: Identity | None = None
 
 
 class WantedCall(Record, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from pursuit.core.events import (
     CallSettled,
     CompletionOrdered,
     Event,
+    Identity,
     IterationEnded,
     IterationProposed,
     MissionCreated,
@@ -214,6 +215,7 @@ def _created(event: MissionCreated) -> MissionState:
         warnings=tuple(event.warnings),
         file=event.file,
         credential=event.credential,
+        callers=tuple(dict.fromkeys([*([event.credential] if event.credential else ()), *event.callers])),
         parent=event.parent,
         operators_own=event.operators_own,
         origin=event.origin,
@@ -239,6 +241,8 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.elapsed = 0.0
     state.run = event.run
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
+    state.drivers = drivers_with(state, event.driver)
+    state.driver = event.driver
     state.background = event.background
     state.handed_in = event.proposal
     state.mode = event.mode or state.mode
@@ -247,6 +251,13 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
         _running(state)
     if state.started_at is None:
         state.started_at = event.at
+
+
+def drivers_with(state: MissionState, driver: Identity | None) -> tuple[str, ...]:
+    """The tokens whose policy holds for a run of this driver; what a run before has begun keeps that run's."""
+    before = state.drivers if state.open is not None else ()
+    own = () if driver is None or driver.credential is None else (driver.credential,)
+    return tuple(dict.fromkeys([*before, *own]))
 
 
 def _running(state: MissionState) -> None:

@@ -8,6 +8,7 @@ is sent before its intent is durable.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -26,8 +27,9 @@ from pursuit.tasks.record import new_task_id
 LOOP_LIMIT = 2
 """Identical calls in a row that may run while nothing changes; the loop guard refuses the next one."""
 ONE_CALL = {"max_tool_calls": 1.0}
+CHECKS_SERVER = "checks"
 COMMAND = Tool(
-    server="check",
+    server=CHECKS_SERVER,
     name="command",
     description="The command of a check",
     input_schema={},
@@ -35,7 +37,6 @@ COMMAND = Tool(
     traits=Traits(timeout=600.0),  # a build or a test suite takes minutes
 )
 """Stands for the tool where a check runs a command. Its arguments are `argv` and `cwd`."""
-_OPERATORS_OWN = Ruling(decision="allow", reason="only the operator writes the command of a check")
 
 
 class MustWait(Exception):
@@ -54,6 +55,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     criterion_id: str | None = None
     command: bool = False
+    check: str | None = None
+    """The name of the command in the operator's configuration."""
     missing: str | None = None
 
 
@@ -66,7 +69,9 @@ def tool_of(run: Run, planned: Planned) -> Tool | None:
 
 def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
     """What policy says of the call."""
-    return _OPERATORS_OWN if tool is COMMAND else run.tools.rule(tool, planned.args)
+    if tool is COMMAND:
+        return run.tools.rule_own(replace(COMMAND, name=planned.check or COMMAND.name))
+    return run.tools.rule(tool, planned.args)
 
 
 async def ask_first(run: Run, calls: Sequence[Planned]) -> None:

@@ -133,6 +133,10 @@ class Tools(TaskCalls, Protocol):
         """What policy says."""
         ...
 
+    def rule_own(self, tool: Tool) -> Ruling:
+        """What policy says of a command that the operator wrote: the layers of the mission and its callers decide."""
+        ...
+
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult | Awaitable[ToolResult]:

@@ -257,6 +257,10 @@ class Tightening:
         """The ruling of this layer about a tool."""
         if self.allowed is not None and tool.qualified not in self.allowed:
             return Ruling(decision="deny", reason=f"{tool.qualified} is not on {self.who}'s list of tools")
+        return self.decide_listed(tool)
+
+    def decide_listed(self, tool: Tool) -> Ruling:
+        """The ruling of the lists `deny` and `ask` alone."""
         lists: tuple[tuple[Decision, tuple[str, ...]], ...] = (("deny", self.deny), ("ask", self.ask))
         for decision, patterns in lists:
             pattern = next((pattern for pattern in patterns if names(pattern, tool)), None)
@@ -331,6 +335,31 @@ def decide(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         ruling = stricter(ruling, layer.decide(tool))
     if mode == "never" and ruling.decision == "ask":
         return Ruling(decision="deny", reason=f"mode never, no one is asked: {ruling.reason}")
+    return ruling
+
+
+def decide_own(layers: Layers, tool: Tool) -> Ruling:
+    """Whether a command that the operator wrote may run: it may, unless a layer names it."""
+    ruling = Ruling(decision="allow", reason="only the operator writes the command of a check")
+    for layer in layers.tighter:
+        ruling = stricter(ruling, layer.decide_listed(tool))
+    if layers.mode == "never" and ruling.decision == "ask":
+        return Ruling(decision="deny", reason=f"mode never, no one is asked: {ruling.reason}")
+    return ruling
+
+
+def decide_request(layers: Layers, tool: Tool, params: Mapping[str, Any]) -> Ruling:
+    """Whether a request that is no call may be sent: `tool` stands for its method.
+
+    No one is asked about it. So one that is neither a read nor named by a rule or by a layer is denied in mode `never`
+    alone.
+    """
+    ruling = decide(layers, tool, params)
+    named = any(rule.matches(tool, params) for rule in layers.operator.rules) or any(
+        layer.decide(tool).decision != "allow" for layer in layers.tighter
+    )
+    if ruling.decision == "ask" and not named:
+        return Ruling(decision="allow", reason=ruling.reason)
     return ruling
 
 

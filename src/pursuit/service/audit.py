@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from pursuit.core.audit import AnyAuditEvent, ControlCalled, ControlRefused, decode_audit, encode_audit, redacted
+from pursuit.core.events import Identity
 from pursuit.core.mission import Mission, Proposal
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
@@ -36,6 +37,11 @@ class Caller:
     transport: str = "python"
     client: str | None = None
     credential: str | None = None
+
+    @property
+    def identity(self) -> Identity | None:
+        """The client, for policy; None is the operator."""
+        return None if self.credential is None else Identity(credential=self.credential)
 
     def __str__(self) -> str:
         if self.transport == "python":

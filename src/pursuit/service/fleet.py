@@ -170,7 +170,12 @@ class _ChildRun:
                 wanted_child(state, call.args),
                 file=None if state.file is None else Path(state.file),
                 caller=replace(self._by, credential=state.credential),
-                child_of=ChildOf(session_id=self._child, parent=self._parent, models=_models_of(state)),
+                child_of=ChildOf(
+                    session_id=self._child,
+                    parent=self._parent,
+                    models=_models_of(state),
+                    callers=(*state.callers, *state.drivers),
+                ),
                 operators_own=is_authored(state),
             )
 

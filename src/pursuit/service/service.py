@@ -20,6 +20,7 @@ from pursuit.core.events import (
     ApprovalExpired,
     BudgetExtended,
     CompletionOrdered,
+    Identity,
     IterationProposed,
     MissionCreated,
     MissionPaused,
@@ -135,11 +136,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOf:
-    """The parent of a mission, and the id of the child; it may always have these `models`."""
+    """The parent of a mission, and the id of the child; it may always have these `models`.
+
+    `callers` are the tokens whose policy holds for the parent.
+    """
 
     session_id: str
     parent: str
     models: frozenset[str] = frozenset()
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +188,7 @@ class Service(Queries):
             file=str(file) if file is not None else None,
             by=str(caller or self.caller),
             credential=(caller or self.caller).credential,
+            callers=[] if child_of is None else list(child_of.callers),
             parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
             origin=str(origin) if origin is not None else None,
@@ -229,6 +235,7 @@ class Service(Queries):
                     claimed=lambda state: first.append(state.iteration_count),
                     sampler=sampler,
                     mode=mode,
+                    driver=(caller or self.caller).identity,
                 )
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
@@ -308,15 +315,22 @@ class Service(Queries):
         """
         await self._require_parent(mission_id)
         async with self.control(caller, "run", mission_id):
-            return await self.drive(mission_id, observer=observer, resume=True, mode=mode)
+            driver = (caller or self.caller).identity
+            return await self.drive(mission_id, observer=observer, resume=True, mode=mode, driver=driver)
 
     async def drive(
-        self, mission_id: str, *, observer: Observer | None = None, resume: bool = False, mode: str | None = None
+        self,
+        mission_id: str,
+        *,
+        observer: Observer | None = None,
+        resume: bool = False,
+        mode: str | None = None,
+        driver: Identity | None = None,
     ) -> MissionState:
         """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
-        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode)
+        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode, driver=driver)
         while await self._woken(mission_id, state):
-            state = await self.driver.drive(mission_id, observer=observer)
+            state = await self.driver.drive(mission_id, observer=observer, driver=driver)
         return await self.state(mission_id)
 
     async def continue_run(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
@@ -335,6 +349,7 @@ class Service(Queries):
                     observer=observer,
                     background=state.background,
                     after=state.iteration_count,
+                    driver=state.driver,
                 )
             except Overtaken:  # another process drove it before we had the lock
                 continue

@@ -461,11 +461,12 @@ class MissionTools:
         if mission_id is not None:
             state = await self._service.state(mission_id)
             await self._runtime.use_servers_of(mission_id)
-            found = await host.tools_for(state.tools, state.mission.policy, state.credential)
+            own = () if caller.credential is None else (caller.credential,)
+            found = await host.tools_for(state.tools, state.mission.policy, (*state.callers, *own))
             named = state.tools
         else:
             catalogue = await host.pool.catalogue(strict=False)
-            layers = host.layers(None, None, *host.caller_layer(caller.credential))
+            layers = host.layers(None, None, *host.caller_layers(caller.credential))
             found = HostedTools(pool=host.pool, catalogue=catalogue, layers=layers, asking=True)
             named = [tool.qualified for tool in catalogue if not is_control_tool(tool.name)]
         tools = {name: tool for name in named if (tool := found.get(name)) is not None}
@@ -484,7 +485,9 @@ class MissionTools:
                 iterations=count,
                 proposal=asked.proposal,
                 after=asked.after,
-                drive=lambda iterations, proposal: self._runs.begin(name, iterations, proposal, asked.after),
+                drive=lambda iterations, proposal: self._runs.begin(
+                    name, iterations, proposal, asked.after, driver=caller_of(ctx).identity
+                ),
                 caller=caller_of(ctx),
             )
             return _iterated(answer)
@@ -516,6 +519,7 @@ class MissionTools:
             iterations=asked.max_iterations_this_call,
             proposal=asked.proposal,
             asks=may_approve(ctx) and capabilities_of(ctx).get("elicitation") is not None,
+            credential=caller_of(ctx).credential,
         )
         return Plan(title=f"mission_iterate {asked.session_id}", kind="mission", origin=run.origin())
 
