@@ -270,6 +270,8 @@ class Runtime:
                 client_models=configuration.client_models.union([self.model] if self.model else []),
                 prompt_bytes=choice.prompt_bytes,
                 audit=audit,
+                uid=self.state_path.stat().st_uid,
+                scoped=self.only is not None,
                 caller=self._caller,
             )
             self.tasks.resume["child"] = lambda state: self._fleet().resume(state)

@@ -11,7 +11,9 @@ from callers_stage import serving
 from gateway_stage import run
 
 from pursuit.config.configuration import load_configuration
+from pursuit.core.mission import parse_mission
 from pursuit.errors import ValidationFailed
+from pursuit.service.audit import Caller, local_subject
 
 POLICY = """
 [policy]
@@ -21,6 +23,7 @@ deny = ["world.*", "commands.*", "checks.*"]
 [policy.callers.reader]
 mode = "never"
 """
+OPEN = '[policy]\nmode = "auto"\n'
 COMMANDS = """
 [commands.mark]
 argv = ["touch", "{path}"]
@@ -95,7 +98,7 @@ def test_a_mission_keeps_the_layer_of_the_caller_who_started_it(tmp_path: Path) 
 def test_a_callers_layer_holds_in_the_mission_of_another_caller(tmp_path: Path, background: bool) -> None:
     async def main() -> None:
         async with serving(tmp_path, POLICY) as served:
-            mission = await served.start("other", WIPES)
+            mission = await served.start("other", {**WIPES, "share": ["guest"]})
             await served.call("guest", "mission_iterate", {"session_id": mission, "background": background})
             service = served.runtime.service
             with anyio.fail_after(30):
@@ -143,6 +146,121 @@ def test_a_callers_layer_holds_for_checks(tmp_path: Path, who: str, runs: bool) 
 
     run(main)
     assert mark.exists() is runs
+
+
+TOOLS: list[tuple[str, dict[str, Any]]] = [
+    ("mission_status", {}),
+    ("mission_tools", {}),
+    ("mission_history", {}),
+    ("mission_checkpoint", {}),
+    ("mission_iterate", {}),
+    ("mission_iterate", {"background": True}),
+    ("mission_abort", {"pause": True}),
+    ("mission_resume", {}),
+    ("mission_abort", {}),
+    ("mission_complete", {}),
+]
+"""Everything that a client can do with a mission."""
+
+
+@pytest.mark.guarantee("missions-have-owners")
+def test_the_mission_of_another_caller_is_not_found_and_not_touched(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, OPEN) as served:
+            mission = await served.start("other", WIPES)
+            never = f"mission-{'0' * 16}"
+            for tool, arguments in TOOLS:
+                answers = [
+                    await served.call("guest", tool, {"session_id": one, **arguments}) for one in (mission, never)
+                ]
+                said = [str(answer).replace(mission, never) for answer in answers]
+                assert "session_not_found" in said[0], (tool, said)
+                assert said[0] == said[1], tool
+            requests: list[tuple[str, dict[str, Any]]] = [
+                *(("resources/read", {"uri": f"mission://{mission}{part}"}) for part in ("", "/report", "/events")),
+                ("prompts/get", {"name": "review_mission", "arguments": {"session_id": mission}}),
+                ("subscriptions/listen", {"notifications": {"resourceSubscriptions": [f"mission://{mission}"]}}),
+            ]
+            for method, params in requests:
+                assert "no mission" in str((await served.ask("guest", method, params))["error"]), method
+            listed = await served.call("guest", "mission_list")
+            assert listed["structuredContent"]["sessions"] == []
+            assert (await served.ask("guest", "resources/list", {}))["result"]["resources"] == []
+            ref = {"type": "ref/resource", "uri": "mission://{id}"}
+            typed = {"ref": ref, "argument": {"name": "id", "value": "mission-"}}
+            completed = await served.ask("guest", "completion/complete", typed)
+            assert completed["result"]["completion"]["values"] == []
+            state = await served.runtime.service.state(mission)
+            assert (state.status, served.world.reached) == ("pending", [])
+            own = await served.call("other", "mission_list")
+            assert [row["session_id"] for row in own["structuredContent"]["sessions"]] == [mission]
+
+    run(main)
+
+
+@pytest.mark.guarantee("missions-have-owners")
+@pytest.mark.parametrize(
+    ("share", "who", "sees"),
+    [
+        ([], "other", True),
+        ([], "guest", False),
+        (["guest"], "guest", True),
+        (["guest"], "reader", False),
+        (["*"], "reader", True),
+        ([], "boss", True),
+    ],
+)
+def test_a_mission_is_seen_by_its_owner_by_operators_and_where_it_is_shared(
+    tmp_path: Path, share: list[str], who: str, sees: bool
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, OPEN) as served:
+            served.shown["boss"] = served.tokens.make("boss", operator=True)
+            mission = await served.start("other", {**WIPES, "share": share})
+            status = await served.call(who, "mission_status", {"session_id": mission})
+            assert bool(status.get("isError")) is not sees
+
+    run(main)
+
+
+@pytest.mark.guarantee("missions-have-owners")
+def test_a_rotated_token_keeps_its_missions_and_tasks_and_one_of_the_same_name_gets_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, OPEN + COMMANDS) as served:
+
+            async def seen() -> list[int]:
+                missions = (await served.call("guest", "mission_list"))["structuredContent"]["sessions"]
+                tasks = (await served.call("guest", "task_status"))["structuredContent"]["tasks"]
+                return [len(missions), len(tasks)]
+
+            await served.start("guest", WIPES)
+            await served.call("guest", "mark", {"path": str(tmp_path / "mark")})
+            assert await seen() == [1, 1]
+            before = served.shown["guest"]
+            served.shown["guest"] = served.tokens.rotate("guest")
+            assert (served.tokens.holder(before), await seen()) == (None, [1, 1])
+            served.tokens.revoke("guest")
+            served.shown["guest"] = served.tokens.make("guest")
+            assert await seen() == [0, 0]
+
+    run(main)
+
+
+@pytest.mark.guarantee("missions-have-owners")
+def test_what_has_no_owner_belongs_to_the_operator_and_the_user_of_the_ledger(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, OPEN) as served:
+            service = served.runtime.service
+            started = await service.start(parse_mission(WIPES))
+            refused = await served.call("guest", "mission_status", {"session_id": started.session_id})
+            assert refused["isError"]
+            row = await service.ledger.row(started.session_id)
+            assert row is not None
+            owner = (tmp_path / "ledger.db").stat().st_uid
+            told = [service.is_visible(Caller(subject=local_subject(uid)), row) for uid in (owner, owner + 1)]
+            assert told == [True, False]
+
+    run(main)
 
 
 def test_wrong_callers_are_faults_with_their_place(tmp_path: Path) -> None:

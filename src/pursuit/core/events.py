@@ -99,11 +99,16 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     origin: str | None = None
     mode: str | None = None
     callers: list[str] = []
+    owner: str | None = None
 
 
 class Identity(Record, frozen=True, kw_only=True):
-    """The client that asks for something; `credential` is the name of its token, if it shows one."""
+    """The client that asks for something; `credential` is the name of its token, if it shows one.
 
+    `subject` is what its records belong to: a token of the same name that is made later is another subject.
+    """
+
+    subject: str | None = None
     credential: str | None = None
 
 

@@ -215,6 +215,7 @@ def _created(event: MissionCreated) -> MissionState:
         warnings=tuple(event.warnings),
         file=event.file,
         credential=event.credential,
+        owner=event.owner,
         callers=tuple(dict.fromkeys([*([event.credential] if event.credential else ()), *event.callers])),
         parent=event.parent,
         operators_own=event.operators_own,

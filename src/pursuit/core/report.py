@@ -426,6 +426,8 @@ class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     parent: str | None = None
     run_goal: int | None = None
     background: bool = False
+    owner: str | None = None
+    share: list[str] = []
 
     def summary(self) -> dict[str, Any]:
         """What the listing shows beside the status; what does not apply is left out."""
@@ -464,7 +466,10 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
                 pass
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
     task = detail if waiting_for == "task" else None
-    return Listing(status, directive, count, waiting_for, until, task, state.parent, goal, background)
+    share = state.mission.share
+    return Listing(
+        status, directive, count, waiting_for, until, task, state.parent, goal, background, state.owner, share
+    )
 
 
 def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:

@@ -196,6 +196,8 @@ class MissionState:
     """The criteria that a warning was about."""
     file: str | None = None
     credential: str | None = None
+    owner: str | None = None
+    """The subject of the client that started it; None is the operator."""
     callers: tuple[str, ...] = ()
     """The tokens, by name, whose policy holds for the whole mission: those of the client that started it."""
     driver: Identity | None = None

@@ -6,6 +6,7 @@ Owns: when a line is written. Knows no surface. Invariant: what changed anything
 from __future__ import annotations
 
 import getpass
+import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -30,18 +31,22 @@ LONGEST = 200
 class Caller:
     """`who` is a person or a credential, `client` the program that speaks for them.
 
-    `credential` is the name of the token that was shown, where one was: what it began is its own.
+    `credential` is the name of the token that was shown, where one was. What it begins belongs to its `subject`: a
+    token's fingerprint, or the user over stdio. None is the operator, who sees everything.
     """
 
     who: str = "operator"
     transport: str = "python"
     client: str | None = None
     credential: str | None = None
+    subject: str | None = None
 
     @property
     def identity(self) -> Identity | None:
         """The client, for policy; None is the operator."""
-        return None if self.credential is None else Identity(credential=self.credential)
+        if self.credential is None and self.subject is None:
+            return None
+        return Identity(subject=self.subject, credential=self.credential)
 
     def __str__(self) -> str:
         if self.transport == "python":
@@ -51,6 +56,11 @@ class Caller:
 
 
 OPERATOR = Caller()
+
+
+def local_subject(uid: int | None = None) -> str:
+    """The subject of all clients of one user of this machine."""
+    return f"local:{os.getuid() if uid is None else uid}"
 
 
 @cache

@@ -189,6 +189,7 @@ class Service(Queries):
             by=str(caller or self.caller),
             credential=(caller or self.caller).credential,
             callers=[] if child_of is None else list(child_of.callers),
+            owner=(caller or self.caller).subject,
             parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
             origin=str(origin) if origin is not None else None,

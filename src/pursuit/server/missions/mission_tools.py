@@ -284,6 +284,7 @@ class MissionTools:
                 "policy": "Tools that this mission may not use (deny) or asks about first (ask).",
                 "use_sampling": "true requires that your client's model proposes, false rules it out.",
                 "sampling_model_preferences": "MCP's modelPreferences.",
+                "share": "Names of tokens that may see and drive it, too; * is all.",
                 "fleet": "Lets it start child missions out of its own budget, by the tool fleet.spawn.",
             },
             in_words=("checkpoint_cadence", "pace", "observe", "proposer", "policy", "fleet", "expect"),
@@ -390,7 +391,7 @@ class MissionTools:
                 title="The mission" if alone else "The missions",
                 description="The mission that is served here, and the children that it started."
                 if alone
-                else "All missions in this ledger, newest first, of all callers.",
+                else "Your missions, and those that are shared with you, newest first.",
                 arguments=ListArguments,
                 result=record({"sessions": OBJECTS}, {"next_cursor": TEXT}),
                 annotations=READS,
@@ -558,8 +559,8 @@ class MissionTools:
         rows = iteration_lines(page["iterations"], raw=True)
         return result(page, page_lines(rows, page, none="no iteration has ended yet"))
 
-    async def _list(self, _ctx: Context, asked: ListArguments) -> Result:
-        page = await self._service.list(status=asked.status, cursor=asked.cursor)
+    async def _list(self, ctx: Context, asked: ListArguments) -> Result:
+        page = await self._service.list(status=asked.status, cursor=asked.cursor, caller=caller_of(ctx))
         rows = [
             f"{row['session_id']}  {row['status']}  {row['iteration_count']} iterations  {row['directive'][:80]}"
             for row in page["sessions"]
