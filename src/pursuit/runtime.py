@@ -269,6 +269,7 @@ class Runtime:
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
                 prompt_bytes=choice.prompt_bytes,
+                may_force_complete=configuration.may_force_complete,
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
                 scoped=self.only is not None,

@@ -263,6 +263,26 @@ def test_what_has_no_owner_belongs_to_the_operator_and_the_user_of_the_ledger(tm
     run(main)
 
 
+@pytest.mark.guarantee("missions-have-owners")
+@pytest.mark.parametrize("may", [True, False])
+def test_a_client_that_ends_its_mission_as_completed_is_named_or_refused(tmp_path: Path, may: bool) -> None:
+    config = f"{OPEN}[callers]\nmay_force_complete = {str(may).lower()}\n"
+
+    async def main() -> None:
+        async with serving(tmp_path, config) as served:
+            mission = await served.start("guest", WIPES)
+            ended = await served.call("guest", "mission_complete", {"session_id": mission})
+            assert bool(ended.get("isError")) is not may
+            service = served.runtime.service
+            status, report = await service.status(mission), await service.report(mission)
+            assert status["status"] == ("completed" if may else "pending")
+            said = {"by": "guest (http, t 1)", "unmet": ["c"]} if may else None
+            assert (status.get("completed_by_client"), report.get("completed_by_client")) == (said, said)
+            assert ("ended on the word of guest" in (report["reason_text"] or "")) is may
+
+    run(main)
+
+
 def test_wrong_callers_are_faults_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "pursuit.toml"
     text = '[policy.callers]\nann = 1\n[policy.callers.bob]\nmode = "nver"\nallow = ["x"]\ndeny = 5\n'

@@ -66,6 +66,7 @@ TOML_KEYS = (
     "prices",
     "model",
     "client_models",
+    "callers",
     "notify",
     "schedule",
     "tracking",
@@ -73,6 +74,7 @@ TOML_KEYS = (
 PRICE_KEYS = ("input", "output")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
+CALLERS_KEYS = ("may_force_complete",)
 RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
 NETWORK_KEYS = ("allow", "ask", "deny")
 CHECK_KEYS = ("command", "cwd", "timeout")
@@ -128,6 +130,8 @@ class Configuration:
     model: str | None = None
     """The language model that proposes where a client names no proposer."""
     client_models: frozenset[str] = frozenset()
+    may_force_complete: bool = True
+    """Whether a client may end its own mission as completed."""
     """Further language models that MCP clients may name."""
     notify: NotifyConfig | None = None
     schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
@@ -195,6 +199,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         prices=_prices(fields),
         model=_model(fields),
         client_models=_client_models(fields),
+        may_force_complete=_may_force_complete(fields),
         notify=_notify(fields, path.parent.absolute()),
         schedules=_schedules(fields, path.parent.absolute()),
         tracking=_tracking(fields, path.parent.absolute()),
@@ -278,6 +283,12 @@ def _model(fields: Fields) -> str | None:
     if name is not None:
         _check_model(fields, "model", name)
     return name
+
+
+def _may_force_complete(fields: Fields) -> bool:
+    table = fields.inside("callers")
+    table.only(CALLERS_KEYS)
+    return table.flag("may_force_complete") is not False
 
 
 def _client_models(fields: Fields) -> frozenset[str]:

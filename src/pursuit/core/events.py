@@ -357,7 +357,9 @@ class AbortOrdered(OperatorEvent, frozen=True, kw_only=True):
 
 
 class CompletionOrdered(OperatorEvent, frozen=True, kw_only=True):
-    """End it as completed."""
+    """End it as completed; `client`: on the word of a client, and not of the operator."""
+
+    client: bool = False
 
 
 class BudgetExtended(OperatorEvent, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from pursuit.core.events import (
     CallIntended,
     CallRefused,
     CallSettled,
+    CompletionOrdered,
     CriterionResult,
     Event,
     IterationEnded,
@@ -104,6 +105,7 @@ def build_report(
         "verdict": state.verdict,
         "verdict_reason": state.verdict_reason,
         "reason_text": _reason_text(state),
+        **({} if (forced := forced_row(state)) is None else {"completed_by_client": forced}),
         "created_at": iso(state.created_at),
         "started_at": iso(state.started_at),
         "ended_at": iso(state.ended_at),
@@ -403,7 +405,20 @@ def _infeasible(point: Candidate) -> dict[str, Any]:
     return {"value": point.value, "violates": violations(point)}
 
 
+def forced_row(state: MissionState) -> dict[str, Any] | None:
+    """On which client's word a mission was ended as completed, and the required criteria that were not met."""
+    if not isinstance(state.stop, CompletionOrdered) or not state.stop.client:
+        return None
+    required = [criterion.criterion_id for criterion in state.mission.criteria if criterion.required]
+    met = {name for name, result in state.results.items() if result.status == "met"}
+    return {"by": state.stop.by, "unmet": [name for name in required if name not in met]}
+
+
 def _reason_text(state: MissionState) -> str | None:
+    if (forced := forced_row(state)) is not None:
+        unmet = f", with these criteria unmet: {', '.join(forced['unmet'])}" if forced["unmet"] else ""
+        said = f" ({state.stop.reason})" if state.stop is not None and state.stop.reason else ""
+        return f"ended on the word of {forced['by']}{unmet}{said}"
     if state.stop is not None and state.stop.reason:
         return state.stop.reason
     if state.failure is not None:

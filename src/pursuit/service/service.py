@@ -40,6 +40,7 @@ from pursuit.errors import (
     InvalidArgument,
     NotPaused,
     Overtaken,
+    PolicyDenied,
     PursuitError,
     SessionNotFound,
     SessionTerminal,
@@ -156,6 +157,7 @@ class Service(Queries):
     models: Models | None = None
     client_models: frozenset[str] = frozenset()
     prompt_bytes: int | None = None
+    may_force_complete: bool = True
     caller: Caller = OPERATOR
 
     async def start(
@@ -401,9 +403,14 @@ class Service(Queries):
     async def complete(
         self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None
     ) -> MissionState:
-        """Ends it as completed, on the operator's word."""
+        """Ends it as completed, on the word of the operator, or of a client if the configuration allows that."""
         async with self.control(caller, "complete", mission_id, {"reason": reason}):
-            word = CompletionOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=storable_reason(reason))
+            who = caller or self.caller
+            client = who.subject is not None
+            if client and not self.may_force_complete:
+                why = "clients may not end a mission as completed ([callers] may_force_complete = false)"
+                raise PolicyDenied(f"{why}; its criteria decide, and mission_abort ends it", session_id=mission_id)
+            word = CompletionOrdered(at=self.clock.now(), by=str(who), reason=storable_reason(reason), client=client)
             return await self._end(mission_id, word)
 
     async def _end(self, mission_id: str, word: AbortOrdered | CompletionOrdered) -> MissionState:
