@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import Configuration, ScheduleConfig, find_configuration, load_configuration
-from pursuit.config.files import locate_state
+from pursuit.config.files import live_folder, locate_state
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
+from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
@@ -25,8 +26,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
-from pursuit.proposers.language import LanguageModel, Price
-from pursuit.proposers.prompt import LIMIT, ROOM
+from pursuit.proposers.language import ROOM, LanguageModel, Price
 from pursuit.proposers.provider import Providers
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
@@ -50,16 +50,20 @@ if TYPE_CHECKING:
     from pursuit.service.schedules import Schedules
 
 MEGABYTE = 1024 * 1024
+OWN_FILES = "problems"
+"""The folder beside the ledger with the mission files of attempts."""
 
 # The `[settings]` of a configuration for each part; a setting that is not given is the part's own default.
 
 
 def choice_of(configuration: Configuration) -> Choice:
     """The proposers, with the operator's prices and limits."""
-    prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
-    limit = int(configuration.settings.get("prompt_bytes", LIMIT))
+    prices = {
+        name: Price(input=read, output=written, cached=cached[0] if cached else None)
+        for name, (read, written, *cached) in configuration.prices.items()
+    }
     room = int(configuration.settings.get("tools_bytes", ROOM))
-    return Choice(models=Providers(prices=prices), prompt_bytes=limit, tools_bytes=room)
+    return Choice(models=Providers(prices=prices), tools_bytes=room)
 
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -175,6 +179,9 @@ class Runtime:
     (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. The audit names
     `caller` for what this runtime is asked to do. `mode` (auto, ask or never) overrides the configuration's. With
     `only`, this mission and its children are the only missions; any other is unknown.
+
+    A configuration or mission file by its path must be trusted (`config/trust.py`); a loaded `Configuration` is the
+    program's own.
     """
 
     def __init__(
@@ -243,6 +250,7 @@ class Runtime:
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = choice_of(configuration)
+            stack.push_async_callback(choice.models.aclose)
             tracking = open_tracking(configuration.tracking)
             if tracking is not None:
                 stack.push_async_callback(tracking.aclose)
@@ -256,6 +264,8 @@ class Runtime:
                 ready=choice.ready,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
+                surroundings=configuration.surroundings,
+                live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
             )
@@ -268,7 +278,6 @@ class Runtime:
                 checks=configuration.checks,
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
-                prompt_bytes=choice.prompt_bytes,
                 may_force_complete=configuration.may_force_complete,
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
@@ -305,6 +314,8 @@ class Runtime:
         self, file: MissionFile, *, session_id: str | None = None, caller: Caller | None = None
     ) -> Started:
         """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
+        if not self._is_own_file(file.path):
+            require_trusted([of_mission(file)])
         self._add_servers(file.path, file.servers)
         path = file.path if file.servers else None
         # A mission with a chosen id was written for one attempt or one due time: its file starts no second one.
@@ -329,7 +340,11 @@ class Runtime:
         """Adds the servers of the mission's own file, so that it can continue in this process."""
         state = await self.service.state(mission_id)
         if state.file is not None:
-            self._add_servers(Path(state.file), servers_in(Path(state.file)))
+            path = Path(state.file)
+            servers = servers_in(path)
+            if not self._is_own_file(path):
+                require_trusted([of_servers(path, servers)])
+            self._add_servers(path, servers)
 
     async def reload(self, check: Callable[[Sequence[str]], None] | None = None) -> Reloaded:
         """Reads the configuration again: connects servers that are new or different, and leaves the rest alone.
@@ -346,6 +361,10 @@ class Runtime:
         self._configured, self._from_files = configured, kept
         self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration), self._later))
         return reloaded
+
+    def _is_own_file(self, path: Path) -> bool:
+        """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""
+        return path.resolve().parent == self.state_path.resolve().parent / OWN_FILES
 
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
         """Adds the servers of a mission file; a name that another server already has is a fault."""
@@ -404,7 +423,12 @@ class Runtime:
         if isinstance(self._config, Configuration):
             return self._config
         path = Path(self._config) if self._config is not None else find_configuration(Path.cwd())
-        return Configuration() if path is None else load_configuration(path)
+        if path is None:
+            return Configuration()
+        configuration = load_configuration(path)
+        workspace = of_configuration(configuration)
+        require_trusted([] if workspace is None else [workspace])
+        return configuration
 
 
 async def _scoped(ledger: Ledger, mission_id: str) -> Ledger:
@@ -435,13 +459,14 @@ async def open_planner(
 ) -> AsyncGenerator[Planner]:
     """A planner, which shows the first proposal of a mission, without a ledger."""
     choice = choice_of(configuration)
-    async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(choice.models.aclose)
+        toolbox = await stack.enter_async_context(open_toolbox(configuration, mode=mode, servers=servers))
         yield Planner(
             host=toolbox.host,
             checks=configuration.checks,
             models=choice.models,
             proposer_for=choice,
-            prompt_bytes=choice.prompt_bytes,
             model_timeout=engine_settings(configuration.settings).model_timeout,
         )
 
@@ -468,8 +493,11 @@ async def scaffold(
     if not isinstance(model, str):
         return await draft_by_model(directive, model, timeout=timeout)
     models = choice_of(configuration).models
-    await models.check(model)
-    return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
+    try:
+        await models.check(model)
+        return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
+    finally:
+        await models.aclose()
 
 
 async def examine_installation(config: Path | None, state: Path) -> list[Finding]:

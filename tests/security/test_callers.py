@@ -19,7 +19,7 @@ POLICY = """
 [policy]
 mode = "auto"
 [policy.callers.guest]
-deny = ["world.*", "commands.*", "checks.*"]
+deny = ["world.*", "commands.*", "check.*"]
 [policy.callers.reader]
 mode = "never"
 """

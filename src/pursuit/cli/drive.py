@@ -24,7 +24,10 @@ from pursuit.cli.queries import follow
 from pursuit.cli.reports import write_reports
 from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
+from pursuit.config.files import live_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file
+from pursuit.config.trust import of_mission
+from pursuit.core.budgets import most_requests
 from pursuit.core.events import Permission
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
@@ -113,7 +116,7 @@ class Drive:
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
             self._begun = [mission_id]
-            async with progress(self.screen) as see:
+            async with progress(self.screen, self._live()) as see:
                 done = await runtime.service.iterate(
                     mission_id, iterations=iterations, proposal=proposal, observer=see, mode=self._mode
                 )
@@ -124,7 +127,9 @@ class Drive:
     def _load(self, file: Path) -> MissionFile:
         """Reads the mission file, and checks where the ledger is, before a ledger is created."""
         self.context.ledger_path()
-        return load_mission_file(file)
+        loaded = load_mission_file(file)
+        self.context.trust_here(of_mission(loaded))
+        return loaded
 
     def _keep_mode(self, mission_id: str) -> None:
         """Takes the policy mode that the operator chose for the mission, unless this command names one.
@@ -159,6 +164,8 @@ class Drive:
         self._begun.append(started.session_id)
         for warning in started.warnings:
             self.screen.note(f"warning: {warning}")
+        if (most := most_requests(file.mission)) is not None:
+            self.screen.note(f"the budget allows at most {most:,} requests to the language model")
         return started.session_id
 
     async def _pursue(self, runtime: Runtime, mission_id: str) -> int:
@@ -176,8 +183,11 @@ class Drive:
                 await follow(runtime.service, mission_id, self.screen)
         return await self._finish(runtime, mission_id, {})
 
+    def _live(self) -> Path:
+        return live_folder(self.context.ledger_path())
+
     async def _drive(self, runtime: Runtime, mission_id: str) -> None:
-        async with progress(self.screen) as see:
+        async with progress(self.screen, self._live()) as see:
             await runtime.service.run(mission_id, observer=see, mode=self._mode)
 
     async def _answered(self, runtime: Runtime, mission_id: str) -> bool:
@@ -346,7 +356,7 @@ def show_plan(context: Context, file: Path, mode: str | None) -> int:
     """Shows the first proposal and the policy's decisions without a ledger; 1 if nothing can be proposed."""
     screen = context.screen
     loaded = load_mission_file(file)
-    configuration = context.configuration()
+    configuration = context.trusted_configuration(of_mission(loaded))
     require_same(loaded, configuration)
 
     async def work() -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_c
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
 from pursuit.core.state import MissionState, fingerprint
-from pursuit.core.tools import Tool, Traits
+from pursuit.core.tools import OWN_TOOLS, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
 from pursuit.policy.traits import tool_approval_description
@@ -27,9 +27,8 @@ from pursuit.tasks.record import new_task_id
 LOOP_LIMIT = 2
 """Identical calls in a row that may run while nothing changes; the loop guard refuses the next one."""
 ONE_CALL = {"max_tool_calls": 1.0}
-CHECKS_SERVER = "checks"
 COMMAND = Tool(
-    server=CHECKS_SERVER,
+    server="check",
     name="command",
     description="The command of a check",
     input_schema={},
@@ -37,6 +36,7 @@ COMMAND = Tool(
     traits=Traits(timeout=600.0),  # a build or a test suite takes minutes
 )
 """Stands for the tool where a check runs a command. Its arguments are `argv` and `cwd`."""
+_OUR_OWN = Ruling(decision="allow", reason="it only reads and writes this mission's own record")
 
 
 class MustWait(Exception):
@@ -44,7 +44,10 @@ class MustWait(Exception):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is wanted. `missing` says why there is nothing to run, if that is known already."""
+    """A call that is wanted. `missing` says why there is nothing to run, if that is known already.
+
+    A call of a language model with a `fault` is refused for it.
+    """
 
     call_id: str
     tool: str
@@ -55,23 +58,30 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     criterion_id: str | None = None
     command: bool = False
-    check: str | None = None
-    """The name of the command in the operator's configuration."""
     missing: str | None = None
+    fault: str | None = None
 
 
 def tool_of(run: Run, planned: Planned) -> Tool | None:
     """What the call reaches, or None if that is not there now."""
+    if planned.fault is not None:
+        return None
     if planned.command:
         return COMMAND if planned.missing is None else None
+    if planned.tool in OWN_TOOLS and planned.tool not in run.state.tools:
+        return OWN_TOOLS[planned.tool]
     return run.tools.get(planned.tool)
 
 
 def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
     """What policy says of the call."""
-    if tool is COMMAND:
-        return run.tools.rule_own(replace(COMMAND, name=planned.check or COMMAND.name))
-    return run.tools.rule(tool, planned.args)
+    if tool is OWN_TOOLS.get(tool.qualified):
+        return _OUR_OWN
+    if tool is not COMMAND:
+        return run.tools.rule(tool, planned.args)
+    # Rules name it `check.NAME`, by the name in the configuration or else by its criterion.
+    name = run.named_check(planned.criterion_id) or planned.criterion_id or tool.name
+    return run.tools.rule_own(replace(tool, name=name), planned.args)
 
 
 async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
@@ -161,7 +171,9 @@ class Admission:
             self._budget.take(ONE_CALL)
             return self._intent(planned, tool, attempt=before.attempt + 1)
         if tool is None:
-            return self._refuse(planned, "failed", planned.missing or self._run.tools.missing(planned.tool))
+            return self._refuse(
+                planned, "failed", planned.fault or planned.missing or self._run.tools.missing(planned.tool)
+            )
         if denied is not None:
             return self._refuse(planned, "denied", denied)
         if self._budget.lacks(ONE_CALL) is not None:

@@ -50,7 +50,7 @@ def plan_check(run: Run, check: Check) -> Planned:
             limits = [limit for limit in (timeout, named.get("timeout")) if limit is not None]
             timeout = min(limits, default=None)
     args = {"argv": list(argv), "cwd": cwd}
-    return msgspec.structs.replace(planned, args=args, timeout=timeout, missing=missing, check=check.check)
+    return msgspec.structs.replace(planned, args=args, timeout=timeout, missing=missing)
 
 
 async def answers_for(run: Run) -> dict[str, Answer]:

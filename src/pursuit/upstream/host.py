@@ -59,9 +59,9 @@ class MissionTools:
             self._rulings[tool.qualified] = (tool, ruling)
         return ruling
 
-    def rule_own(self, tool: Tool) -> Ruling:
-        """The ruling about a command that the operator wrote."""
-        return decide_own(self.layers, tool)
+    def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """The ruling about a check by command, which the operator wrote or trusted."""
+        return decide_own(self.layers, tool, arguments)
 
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
