@@ -116,6 +116,7 @@ GUARANTEES = {
     "tasks-are-their-requestors-own": "The tools about tasks show a caller its own tasks; another caller's id is as unknown as one that never was.",
     "callers-only-tighten": "What the operator's policy says for a token's holder tightens what they ask of servers and commands, and the missions that they start or drive.",
     "missions-have-owners": "A client sees and changes its own missions and tasks and those that are shared with it, and no others.",
+    "a-yes-is-for-one-client": "An approval counts for the client that was driving or calling, and for no other.",
     "tasks-of-servers-survive-the-gateway": "A task that a server works at outlives kill -9 of the gateway in front of it: the next one gets its result.",
     "wrong-manifests-say-everything": "A wrong problem.toml is told with every fault at once, each with file, field and reason, and nothing is run.",
     "the-brief-is-the-same-everywhere": "The brief that is shown is the one that agents are served; a server that is not asked keeps its own instructions.",

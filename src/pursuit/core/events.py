@@ -319,7 +319,10 @@ class CallRefused(Event, frozen=True, kw_only=True):
 
 
 class ApprovalAsked(Event, frozen=True, kw_only=True):
-    """A person is asked whether a call may be made; `until` is when silence counts as no."""
+    """A person is asked whether a call may be made; `until` is when silence counts as no.
+
+    `subject` is the client that drives, for which a yes counts; None is the operator.
+    """
 
     approval_id: str
     call_id: str
@@ -329,6 +332,7 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     description: str
     reason: str
     until: float
+    subject: str | None = None
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):

@@ -408,6 +408,7 @@ def _asked(state: MissionState, event: ApprovalAsked) -> None:
         reason=event.reason,
         asked_at=event.at,
         until=event.until,
+        subject=event.subject,
     )
 
 
@@ -427,7 +428,7 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
     if event.answer in ("arguments", "mission"):
         state.granted.add(approval.scope(event.answer))
         for other in pending(state.approvals):
-            if is_granted(state.granted, None, other.tool, other.args):
+            if is_granted(state.granted, None, other.tool, other.args, other.subject):
                 other.answer, other.by, other.why = event.answer, event.by, event.reason
     _go_on_if_answered(state)
 

@@ -42,6 +42,11 @@ class Caller:
     subject: str | None = None
 
     @property
+    def scope(self) -> str:
+        """What a grant is bound to: the subject, so that a later token of the same name has none."""
+        return self.subject or self.who
+
+    @property
     def identity(self) -> Identity | None:
         """The client, for policy; None is the operator."""
         if self.credential is None and self.subject is None:

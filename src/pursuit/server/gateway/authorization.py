@@ -67,7 +67,7 @@ class Authorization:
     @property
     def scope(self) -> str:
         """What an approval of this call covers."""
-        return narrow_scope(self.caller.who, self.tool.qualified, self.arguments)
+        return narrow_scope(self.caller.scope, self.tool.qualified, self.arguments)
 
 
 class Authorizer:
