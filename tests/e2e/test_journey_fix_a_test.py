@@ -28,7 +28,6 @@ tool_allowlist = ["commands.replace"]
 [proposer]
 kind = "model"
 model = "openai:gpt-4o-mini"
-turn = "single"
 [[criteria]]
 criterion_id = "tests"
 kind = "check"
