@@ -169,4 +169,5 @@ GUARANTEES = {
     "each-trial-is-a-row": "Each call of a tool that gives metrics is a row with its arguments, metrics and outcome, and one of them is the best.",
     "from-nothing-to-a-tuned-command": "The tutorial leads from nothing to a tuned command with at most 5 commands and 12 lines of TOML.",
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
+    "tampering-is-found": "An edit of the ledger or of an export is found by verify, or by verify with an earlier root, as docs list.",
 }

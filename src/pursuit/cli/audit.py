@@ -45,7 +45,7 @@ def _verify_file(file: Path, expect: str | None) -> Verification:
     from dataclasses import replace
 
     from pursuit.errors import Fault, ValidationFailed
-    from pursuit.ledger.archive import verify_archive
+    from pursuit.service.proof import verify_export
 
     if expect is not None and ":" in expect:
         reason = (
@@ -53,7 +53,7 @@ def _verify_file(file: Path, expect: str | None) -> Verification:
             "An exported file has a hash of its own, which `pursuit verify FILE` prints"
         )
         raise ValidationFailed([Fault(field="--expect", reason=reason)])
-    found = verify_archive(file)
+    found = verify_export(file)
     if expect is None or expect.strip() == found.root:
         return found
     return replace(found, faults=(*found.faults, f"the root is {found.root}, not {expect}"))

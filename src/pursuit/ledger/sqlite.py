@@ -27,6 +27,7 @@ from pursuit.ledger.contract import (
     Anywhere,
     Bell,
     Draft,
+    Folds,
     Found,
     Head,
     Page,
@@ -411,9 +412,9 @@ class SqliteLedger:
         await anyio.lowlevel.checkpoint()
         return self._reads.root()
 
-    async def verify(self, *, expect: str | None = None) -> Verification:
+    async def verify(self, *, expect: str | None = None, folds: Folds | None = None) -> Verification:
         """See `contract.Ledger.verify`."""
-        return await verify_file(self._path, expect)
+        return await verify_file(self._path, expect, folds)
 
     async def forget(self, stream: str) -> None:
         """See `contract.Ledger.forget`."""

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import getpass
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pursuit.core.audit import AnyAuditEvent, ControlCalled, ControlRefused, decode_audit, encode_audit, redacted
+from pursuit.core.audit import (
+    AUDIT,
+    AnyAuditEvent,
+    ControlCalled,
+    ControlRefused,
+    decode_audit,
+    encode_audit,
+    redacted,
+)
 from pursuit.core.mission import Mission, Proposal
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
@@ -56,7 +64,6 @@ def user_name() -> str:
         return OPERATOR.who
 
 
-STREAM = "audit"
 LONGEST_MESSAGE = 500
 
 
@@ -94,22 +101,19 @@ class Audit:
 
     async def lines(self, *, mission_id: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """The newest lines, oldest first; of one mission if it is named."""
-        row = await self._ledger.row(STREAM)
+        row = await self._ledger.row(AUDIT)
         if row is None:
             return []
-        after = 0 if mission_id is not None else max(0, row.head.seq - 2 * limit)  # a call has two events at most
-        lines: dict[str, dict[str, Any]] = {}
-        for stored in await self._ledger.read(STREAM, after):
-            event = decode_audit(stored.body)
-            if isinstance(event, ControlCalled):
-                if mission_id in (None, event.session_id):
-                    lines[event.call] = _line(event)
-            elif event.call in lines:
-                lines[event.call]["refused"] = {"code": event.code, "message": event.message}
-        return list(lines.values())[-limit:]
+        window = row.head.seq if mission_id is not None else 2 * limit
+        while True:
+            after = max(0, row.head.seq - window)
+            lines = _lines([decode_audit(stored.body) for stored in await self._ledger.read(AUDIT, after)], mission_id)
+            if len(lines) >= limit or after == 0:
+                return lines[-limit:]
+            window *= 4  # events of forgotten tasks take the place of calls
 
     async def _append(self, event: AnyAuditEvent) -> None:
-        await self._ledger.append(STREAM, ANY, [Draft(*encode_audit(event))], kind="audit", status="open")
+        await self._ledger.append(AUDIT, ANY, [Draft(*encode_audit(event))], kind=AUDIT, status="open")
 
 
 def gist_of_mission(mission: Mission) -> dict[str, Any]:
@@ -130,6 +134,19 @@ def gist_of_proposal(proposal: Proposal | None) -> dict[str, Any] | None:
         return None
     tools = [call.tool_name for call in proposal.tool_calls or ()]
     return {"tools": tools} if proposal.script is None else {"script": len(proposal.script)}
+
+
+def _lines(events: Sequence[AnyAuditEvent], mission_id: str | None) -> list[dict[str, Any]]:
+    lines: dict[str, dict[str, Any]] = {}
+    for event in events:
+        match event:
+            case ControlCalled() if mission_id in (None, event.session_id):
+                lines[event.call] = _line(event)
+            case ControlRefused() if event.call in lines:
+                lines[event.call]["refused"] = {"code": event.code, "message": event.message}
+            case _:
+                pass
+    return list(lines.values())
 
 
 def _line(event: ControlCalled) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.proposers.provider import Providers
 from pursuit.service.command_tools import command_tool
+from pursuit.service.proof import FOLDS
 from pursuit.service.schedules import read_crons
 from pursuit.service.tasks import check_startable
 from pursuit.upstream.known_servers import recognised
@@ -368,7 +369,7 @@ async def _ledger(state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Fi
         return [broken("ledger", error.message, "see whether the file is yours, and the disk is not full")]
     try:
         with anyio.move_on_after(VERIFY_SECONDS):
-            found = await ledger.verify()
+            found = await ledger.verify(folds=FOLDS)
             if found.faults:
                 mend = "keep a copy, see `pursuit verify`, and restore it from a backup"
                 return [broken("ledger", fault, mend) for fault in found.faults[:5]]

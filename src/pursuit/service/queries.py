@@ -44,6 +44,7 @@ from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import Ledger, StreamRow, Verification, every_stream
 from pursuit.service.audit import Audit
 from pursuit.service.gateway_journal import gateway_lines
+from pursuit.service.proof import FOLDS
 from pursuit.tasks.limits import RUNNING
 
 PAGE = 100
@@ -391,7 +392,7 @@ class Queries:
 
     async def verify(self, *, expect: str | None = None) -> Verification:
         """Checks the whole ledger, and against a root that was written down earlier."""
-        return await self.ledger.verify(expect=expect)
+        return await self.ledger.verify(expect=expect, folds=FOLDS)
 
     async def export(self, mission_id: str, path: Path) -> None:
         """One file that can be verified elsewhere."""
