@@ -156,6 +156,7 @@ GUARANTEES = {
     "a-mission-killed-at-its-submission-ends-as-its-attempt": "Ended at any instant of its submission and gone on with, a mission has the status that its attempt says.",
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
+    "stale-values-complete-nothing": "No sequence of observations meets a criterion whose latest observation does not, unless it holds values.",
     "notifications-are-signed-and-stable": "A webhook is signed over its id, time and body, and keeps its id however often it is sent.",
     "a-notification-holds-nothing-up": "A notification that fails is a warning: the mission goes on as without it.",
     "notifications-survive-kill-nine": "What a process that died did not tell is told by a serving process, once.",
@@ -168,6 +169,9 @@ GUARANTEES = {
     "the-same-failure-three-times-is-the-end": "A script, or a command that never succeeded, that fails in the same way three times in a row ends the mission with its error.",
     "each-trial-is-a-row": "Each call of a tool that gives metrics is a row with its arguments, metrics and outcome, and one of them is the best.",
     "from-nothing-to-a-tuned-command": "The tutorial leads from nothing to a tuned command with at most 5 commands and 12 lines of TOML.",
+    "mistakes-are-answered": "Each mistake that users reported gets an answer that names the cause and the way on.",
+    "approvals-come-from-anywhere": "A question at a terminal, or a run that waits, goes on at an answer from any process.",
+    "a-ledger-can-be-read-where-it-cannot-be-written": "On a read-only file system missions are listed, shown, verified and exported.",
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
     "tampering-is-found": "An edit of the ledger or of an export is found by verify, or by verify with an earlier root, as docs list.",
 }

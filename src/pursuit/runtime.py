@@ -285,7 +285,7 @@ class Runtime:
 
     async def pursue(self, mission: Mission, *, observer: Observer | None = None) -> Report:
         """Runs a mission until it ends or waits, and reports."""
-        started = await self.service.start(mission)
+        started = await self.service.start(mission, mode=self._mode)
         return await self.resume(started.session_id, observer=observer)
 
     async def resume(self, mission_id: str, *, observer: Observer | None = None) -> Report:
@@ -304,7 +304,11 @@ class Runtime:
         """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
         self._add_servers(file.path, file.servers)
         path = file.path if file.servers else None
-        return await self.service.start(file.mission, file=path, session_id=session_id, caller=caller)
+        # A mission with a chosen id was written for one attempt or one due time: its file starts no second one.
+        origin = file.path if session_id is None else None
+        return await self.service.start(
+            file.mission, file=path, origin=origin, session_id=session_id, caller=caller, mode=self._mode
+        )
 
     def schedules(self, begin: Callable[[str], Awaitable[None]], clock: Clock | None = None) -> Schedules | None:
         """The configured schedules, for a process that drives missions in the background; None if there are none."""

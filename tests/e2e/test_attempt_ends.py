@@ -179,7 +179,7 @@ def test_after_a_resume_the_score_is_shown_and_before_the_end_it_is_not(place: P
     place.write("nothing.json", json.dumps({"tool_calls": []}))
     out, notes = place.ask("iterate", begun["session_id"], "--proposal", "nothing.json", "--mode", "auto", code=4)
     assert "\nsolved: " not in out and begun["attempt_id"] not in out.partition("\ncriterion")[0]
-    assert "--proposal FILE --mode auto" in notes
+    assert "--proposal FILE" in notes
     wanted = [{"tool_name": f"{server}.submit_final", "args": {"x": 3}}]
     place.write("proposal.json", json.dumps({"tool_calls": wanted}))
     words = ("iterate", begun["session_id"], "--proposal", "proposal.json", "--mode", "auto")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -144,10 +146,13 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
     counter, first, event_seen, event_met = 0, True, False, False
     known: set[Any] = set()
     unseen = False
+    trail: list[float] = []
+    near: list[float] = []
     for index, step in enumerate(plan.steps):
+        latest = step.value
         if step.value is not None:
-            latest = step.value
             best = step.value if best is None else min(best, step.value)
+            near.append(max(step.value - 1.0, 0.0))
         event_seen = event_seen or step.event
         output = (step.error, step.digest)
         unseen = unseen or output not in known
@@ -163,6 +168,10 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
             elif best is not None:
                 far, was = max(best - 1.0, 0.0), None if best_then is None else max(best_then - 1.0, 0.0)
                 progress = progress or was is None or (was > 0 and (was - far) / was > 1e-6)
+                if near and plan.limit is not None:
+                    trail.append(min(near))
+                    progress = progress or falls(trail[-10 * plan.limit :], least=4 * plan.limit)
+                near = []
             counter = 0 if first or progress else counter + 1
             first, event_met, best_then, unseen = False, event_seen, best, False
         if met:
@@ -177,6 +186,19 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
         if reason in ("criteria_met", "max_iterations", "no_progress"):
             break
     return said
+
+
+def falls(window: list[float], *, least: int) -> bool:
+    """Whether distances that go up and down fall by Mann-Kendall, or are too few to tell."""
+    moves = [after - before for before, after in pairwise(window)]
+    if not moves or moves[-1] == 0 or not min(moves) < 0 < max(moves):
+        return False
+    if len(window) < least:
+        return True
+    score = sum((a > b) - (a < b) for a, b in combinations(window, 2))
+    ties = [window.count(one) for one in set(window)]
+    n, spread = len(window), sum(t * (t - 1) * (2 * t + 5) for t in ties)
+    return score > 0 and (score - 1) / math.sqrt((n * (n - 1) * (2 * n + 5) - spread) / 18) >= 1
 
 
 @settings(max_examples=100, deadline=None)

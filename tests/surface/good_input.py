@@ -194,7 +194,12 @@ def _starts() -> list[dict[str, Any]]:
         {"directive": "a\x00b\u2028\U0001f600"},
         *({"criteria": [row]} for row in START["criteria"]),
         {"criteria": names},
-        {"criteria": [{**START["criteria"][0], "required": False, "target": -1e308, "source": None}]},
+        {
+            "criteria": [
+                START["criteria"][0],
+                {**START["criteria"][0], "criterion_id": "far", "required": False, "target": -1e308, "source": None},
+            ]
+        },
         {"criteria": [{**START["criteria"][0], "metric": "metrics.scores.0.f1", "target": 10**300}]},
         {"criteria": [{**START["criteria"][1], "window": 1_000, "min_points": 1_000}]},
         {"criteria": [{**START["criteria"][1], "window": 2.0, "min_points": 2}]},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ def ours(ended: tuple[Place, str], tmp_path: Path) -> tuple[Place, str]:
 
 
 def test_every_command_has_help_with_the_common_options(tmp_path: Path) -> None:
-    assert len(COMMANDS) == 26
+    assert len(COMMANDS) == 27
     place = Place(tmp_path)
     for name in COMMANDS:
         text, _ = place.ask(name, "--help")
@@ -200,3 +202,83 @@ def test_help_and_list_load_nothing_heavy(tmp_path: Path) -> None:
         env = os.environ | {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}  # no ledger of another run
         done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), words
+
+
+READS = """\
+import json, sys
+from pursuit.cli.main import answer
+sys.exit(max(answer(words) for words in json.loads(sys.argv[1])))
+"""
+FULL = """\
+mount -t tmpfs -o size=2m tmpfs "$0" && cp -r "$1/.pursuit" "$1/pursuit.toml" "$1/m.toml" "$0" && cd "$0" || exit 9
+dd if=/dev/zero of=fill bs=1k 2> /dev/null
+shift
+exec "$@"
+"""
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && cd "$0" && exec "$@"'
+
+
+@pytest.mark.guarantee("a-ledger-can-be-read-where-it-cannot-be-written")
+@pytest.mark.parametrize("log_left", [False, True])
+def test_a_ledger_on_a_read_only_file_system_is_read(ours: tuple[Place, str], tmp_path: Path, log_left: bool) -> None:
+    place, _mission_id = ours
+    if log_left:  # as a process that was killed leaves it: the end of the ledger is in SQLite's log
+        with contextlib.closing(sqlite3.connect(place.ledger)) as keeping:
+            keeping.execute("UPDATE streams SET updated_at = updated_at + 1")
+            keeping.commit()
+            shutil.copytree(place.folder, tmp_path / "killed")
+        place = Place(tmp_path / "killed")
+        assert Path(f"{place.ledger}-wal").stat().st_size
+    words = [["list"], ["status", "last"], ["report", "last"], ["verify"], ["logs", "last"], ["doctor"]]
+    words.append(["export", "last", "-o", str(tmp_path / "out.jsonl")])
+    done = _mounted(place, READ_ONLY, str(place.folder), words=words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "status: completed" in done.stdout and "intact: yes" in done.stdout and "call beam.evaluate" in done.stdout
+    assert "can be read and not written" in done.stdout
+    assert (tmp_path / "out.jsonl").exists()
+
+
+def _mounted(place: Place, script: str, *given: str, words: list[list[str]]) -> subprocess.CompletedProcess[str]:
+    """Runs commands after a script has mounted something, in a namespace of mounts of their own."""
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, *given, sys.executable, "-c", READS, json.dumps(words)],
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"this machine lets no test mount: {done.stderr}")
+    return done
+
+
+def test_a_full_disk_is_called_so(ours: tuple[Place, str], tmp_path: Path) -> None:
+    place, _mission_id = ours
+    (tmp_path / "full").mkdir()
+    words = [["start", "m.toml"], ["list"], ["task", "run", "--", "true"], ["init", "demo"], ["token"], ["doctor"]]
+    done = _mounted(place, FULL, str(tmp_path / "full"), str(place.folder), words=words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("the disk is full") == len(words) - 1, done.stderr
+    assert "No space left" not in done.stderr + done.stdout
+    assert "broken\tdisk\tthe disk of " in done.stdout
+
+
+def test_people_read_local_times_and_programs_iso_times(
+    ended: tuple[Place, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, mission_id = ended
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert place.json("status", mission_id)["created_at"].endswith("+00:00")
+        assert "+09:00\t" in place.ask("list")[0]
+        assert any(" JST" in line for line in place.seen(120, "list"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_list_on_a_narrow_terminal_never_cuts_an_id(ended: tuple[Place, str]) -> None:
+    place, mission_id = ended
+    assert any(mission_id in line for line in place.seen(40, "list"))

@@ -284,3 +284,42 @@ def test_a_terminal_gets_a_panel_while_it_runs_and_a_table_at_the_end(place: Pla
     for text in ("asking the servers", "iteration    1 of 2", "budget left", "\u2713 cheap", "Poll [b]the[/b] beam"):
         assert text in seen, text
     assert "completed  Every required criterion is met." in seen
+
+
+def test_several_questions_are_answered_at_once(place: Place, tmp_path: Path) -> None:
+    place.write("pursuit.toml", '[policy]\nmode = "ask"\n')
+    calls = ", ".join(f'{{ tool_name = "step", args = {{ key = "{key}", ms = 1 }} }}' for key in "abc")
+    one = recorded(tmp_path / "record", steps=1, needed=1, ms=1)
+    place.write("m.toml", re.sub(r"proposals = .*", f"proposals = [{{ tool_calls = [{calls}] }}]", one))
+    assert "raise a cap" not in place.ask("run", "m.toml", code=4)[1]
+    first, *_rest = (row["approval_id"] for row in place.json("approvals")["approvals"])
+    out, notes = place.ask("approve", first, "approval-0000000000000000", code=2)
+    assert "approved: world.step" in out and "approval-0000000000000000" in notes
+    assert "was answered already: once" in place.ask("deny", first, code=2)[1]
+    denied = place.json("deny", "--mission", "last", "--reason", "enough")["approvals"]
+    assert [row["answer"] for row in denied] == ["denied", "denied"]
+    assert place.json("approve", "--all") == {"approvals": []}
+    assert place.json("resume", "last")["status"] == "completed"
+    assert marks(tmp_path / "record") == ["a"]
+    answers = [(row["answer"], row.get("why")) for row in place.json("report", "last")["approvals"]]
+    assert sorted(answers, key=str) == [("denied", "enough"), ("denied", "enough"), ("once", None)]
+
+
+def test_resume_all_keeps_the_mode_of_each_mission(place: Place, tmp_path: Path) -> None:
+    place.write("pursuit.toml", '[policy]\nmode = "ask"\n')
+    record = tmp_path / "record"
+    place.write("m.toml", recorded(record, steps=3, needed=2, ms=1).replace('"k1", ms = 1', '"k1", ms = 30000'))
+    driver = place.begin("run", "m.toml", "--mode", "auto", fresh=False)
+    until_marked(record, "k1")
+    driver.end(signal.SIGTERM)
+    (done,) = place.json("resume", "--all")["missions"]
+    assert (done["status"], marks(record)) == ("completed", ["k0", "k1", "k2"])
+
+
+def test_the_log_is_followed_to_the_end_and_is_json_if_asked(place: Place) -> None:
+    place.write("m.toml", mission(target=100))
+    place.ask("run", "m.toml")
+    lines = place.ask("logs", "last", "-f")[0].splitlines()
+    assert re.search(r"call beam\.evaluate .*\"h\": 0\.5", lines[3]) and lines[-1].endswith("completed (criteria_met)")
+    rows = [json.loads(line) for line in place.ask("logs", "last", "--json")[0].splitlines()]
+    assert [row["type"] for row in rows[:3]] == ["MissionCreated", "RunClaimed", "IterationProposed"]

@@ -117,7 +117,7 @@ def test_ids_that_are_wrong(place: Place) -> None:
     shared = next(place for place in range(len(first)) if first[place] != second[place])
     assert place.json("task", "show", first[:shared], code=2)["code"] == "invalid_argument"
     assert place.json("task", "show", "f" * 32, code=2)["code"] == "task_not_found"
-    assert place.json("task", "show", "../x", code=2)["code"] == "task_not_found"
+    assert place.json("task", "show", "../x", code=2)["code"] == "invalid_argument"
     assert place.json("task", "cancel", first, code=2)["code"] == "task_terminal"
     assert place.json("task", "list", "--status", "workin", code=2)["code"] == "invalid_argument"
     assert place.json("task", "list", "--cursor", "bogus", code=2)["code"] == "invalid_argument"

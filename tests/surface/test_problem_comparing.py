@@ -102,7 +102,7 @@ def test_pipe_json_and_page_tell_the_best_known_the_spent_and_how_it_ended(place
         and all(row[-2:] == ["2.7009e-12", "2.700857e-12"] for row in rows)
     )
     page = (place.folder / "page.html").read_text(encoding="utf-8")
-    assert "best known 2.700857e-12" in page and "7.25 (infeasible)" in page and page.count("<tr>") == 6
+    assert "best known 2.700857e-12" in page and "7.25 (infeasible)" in page and page.count("<tr>") == 6 + 2
     assert "spent: calls, wall_seconds" in page
     (told_below,) = [words for words in place.seen(80, "problem", "compare", one.manifest.path) if "spent" in words]
     assert told_below == "  attempt-4: spent: calls, wall_seconds"
@@ -122,7 +122,7 @@ def test_several_problems_are_compared_at_once_or_every_wrong_name_is_told(place
     out, notes = place.ask("problem", "compare", *names, "--dir", ".")
     assert "0.75 kg\tyes" in out and "8 kg (infeasible)\tno" in out and notes == "no attempt at none yet\n"
     page = (place.folder / "page.html").read_text(encoding="utf-8")
-    assert page.count("<h2>") == 3 and page.count("No attempt yet.") == 1 and page.count("<tr>") == 2 + 4
+    assert page.count("<h2>") == 3 and page.count("No attempt yet.") == 1 and page.count("<tr>") == 2 + 4 + 2
     assert "weight in kg, the more the better; target 0.5</p>" in page and page.count("<svg") == 2
     assert page.count("<circle") == 2 * 2, "what is infeasible or has no score is in no plot"
     assert none.manifest.problem_id == "none"
@@ -130,3 +130,30 @@ def test_several_problems_are_compared_at_once_or_every_wrong_name_is_told(place
     assert "2 of these are not problems" in told and "did you mean 'other'" in told and "'nobody'" in told
     told = place.json("problem", "compare", "mine", "otter", "--dir", ".", code=2)
     assert told["code"] == "problem_not_found" and "did you mean 'other'" in told["message"]
+
+
+def test_repeats_of_an_agent_are_taken_together_and_other_metrics_are_there(place: Place) -> None:
+    heavy = {"metric": "weight", "direction": "maximize", "unit": "kg", "target": 0.6}
+    rules = [
+        {"metric": "weight", "expression": "submission['x']"},
+        {"metric": "price", "expression": "10 * submission['x']"},
+    ]
+    rules.append({"metric": "over", "expression": "submission['x'] - 1"})
+    metrics = [heavy, {"metric": "price", "direction": "minimize", "unit": "EUR"}]
+    scorer = {"kind": "predicates", "predicates": rules, "metrics": metrics, "constraints": ["over"]}
+    one = mine(place, "repeats", heavy, scorer=scorer)
+    for number, (who, x) in enumerate((("a", 0.5), ("a", 0.7), ("a", 0.9), ("a", 7.0), ("b", 0.4), ("a", None))):
+        made(place, one, f"attempt-{number}", x, label=who)
+    (found,) = place.json("problem", "compare", one.manifest.path, "-o", "page.html")["problems"]
+    first, second = found["agents"]
+    assert (first["label"], first["attempts"], first["feasible"], first["solved"]) == ("a", 4, 3, 2)
+    assert (first["mean"], first["best"]) == (pytest.approx(0.7), 0.9)
+    assert first["standard_error"] == pytest.approx(0.2 / 3**0.5)
+    assert first["pass_at"] == {"1": pytest.approx(0.5), "2": pytest.approx(5 / 6), "3": 1}
+    assert (second["label"], second["standard_error"], second["pass_at"]) == ("b", None, {"1": 0})
+    page = (place.folder / "page.html").read_text(encoding="utf-8")
+    assert "Repeats of each agent" in page and "1: 50%, 2: 83%, 3: 100%" in page and "price 5 EUR" in page
+    assert "overflow-wrap: normal" in page
+    seen = " ".join(" ".join(place.seen(100, "problem", "compare", one.manifest.path)).split())
+    assert "a: attempts 4, feasible 3, solved 2, mean 0.7, standard error 0.115, best 0.9" in seen
+    assert "attempt-0: price 5 EUR" in seen

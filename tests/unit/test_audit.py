@@ -113,3 +113,9 @@ def test_secrets_and_large_values_are_cut_out() -> None:
     assert len(kept["many"]) == MOST_ITEMS + 1 and kept["many"][-1] == f"{1_000 - MOST_ITEMS} more"
     assert "bottom" not in str(kept["deep"])
     assert kept["lone"] == "?"
+
+
+def test_a_count_of_tokens_is_not_a_secret() -> None:
+    given = {"max_tokens": 500, "input_tokens": 1.5, "token": 7, "access_tokens": "abc"}
+    hidden = "[redacted]"
+    assert redacted(given) == {"max_tokens": 500, "input_tokens": 1.5, "token": hidden, "access_tokens": hidden}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pursuit.core.evaluate import Answer
 from pursuit.core.events import AbortOrdered, IterationEnded, RunClaimed
+from pursuit.core.progress import trend_of
 from simulation import DONE, Simulation, call, threshold
 
 
@@ -147,15 +153,91 @@ def test_an_old_observation_that_comes_back_is_no_progress() -> None:
     assert counters(ended) == [0, 0, 1, 2, 3]
 
 
-def test_with_a_threshold_metric_only_a_new_best_counts() -> None:
-    ended = run(Simulation(criteria=[threshold()]), *map(mass, (9, 8, 8.5, 8, 7, 7.5, 8.5, 9.5, 1)))
-    assert counters(ended) == [0, 0, 1, 2, 0, 1, 2, 3]
-    assert ended[-1].reason == "no_progress"
+def noisy(drift: float, seed: int, count: int = 60) -> list[dict[str, Any]]:
+    """Values around a line that falls by `drift` of the noise per iteration, far from the target."""
+    chance = random.Random(seed)
+    return [mass(100 - drift * place + chance.gauss(0, 1)) for place in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_noisy_run_that_improves_is_not_ended(seed: int) -> None:
+    for drift in (0.25, 1.0):
+        ended = run(Simulation(criteria=[threshold()]), *noisy(drift, seed))
+        assert len(ended) == 60, ended[-1].rationale
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_noisy_run_that_is_flat_or_gets_worse_is_ended_with_the_numbers(seed: int) -> None:
+    for drift in (0.0, -0.25):
+        ended = run(Simulation(criteria=[threshold()]), *noisy(drift, seed))
+        assert (ended[-1].reason, ended[-1].facts.no_progress) == ("no_progress", 3)
+        assert 14 <= len(ended) <= 40, "twelve values before noise is judged, then three checkpoints"
+        said = ended[-1].rationale or ""
+        assert said.startswith("No progress for 3 checkpoints: mass <= 1: best ")
+        assert "noise" in said and "per checkpoint over" in said and "of 1 needed" in said
+
+
+def test_a_run_that_reached_its_level_is_ended_within_its_window() -> None:
+    simulation = Simulation(criteria=[threshold()])
+    ended = run(simulation, *noisy(1.0, 1, 20), *[mass(80 + each % 2) for each in range(60)])
+    assert ended[-1].reason == "no_progress" and len(ended) < 60
+
+
+def test_values_that_go_up_and_down_are_judged_once_there_are_enough_of_them() -> None:
+    ended = run(Simulation(criteria=[threshold()]), *map(mass, (9, 8, *[8.5, 8] * 9)))
+    assert counters(ended)[:11] == [0] * 11 and ended[-1].reason == "no_progress"
+    ended = run(Simulation(criteria=[threshold()]), *map(mass, (9, 8, 8.5, 8.5, 8.5, 8.5)))
+    assert counters(ended) == [0, 0, 0, 1, 2, 3], "what does not move is not noise"
+    ended = run(Simulation(criteria=[threshold()]), *map(mass, (9, 8, 8.5, 9, 9.5)))
+    assert counters(ended) == [0, 0, 0, 0, 0]
+    ended = run(Simulation(criteria=[threshold()]), *map(mass, (8, 8.5, 9, 9.5)))
+    assert counters(ended) == [0, 1, 2, 3], "what only gets worse is not noise"
+
+
+def test_a_metric_that_is_no_longer_reported_makes_no_progress() -> None:
+    ended = run(Simulation(criteria=[threshold()]), *noisy(1.0, 1, 20), *[call()] * 9)
+    assert (len(ended), ended[-1].reason) == (23, "no_progress")
+    assert "has no new value" in (ended[-1].rationale or "")
+
+
+def test_a_criterion_that_flaps_keeps_no_mission_alive() -> None:
+    ready = {"criterion_id": "ready", "kind": "predicate", "expression": "True", "required": False}
+    simulation = Simulation(criteria=[threshold(), ready])
+    ended = [simulation.iterate(mass(9), ready=Answer(value=place % 2 == 1)) for place in range(5)]
+    assert counters(ended) == [0, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("said", ["tick {}", "2026-01-01T00:00:{:02d}Z", "request 4f{:02d}ab-77 took {} ms"])
+def test_a_counter_in_a_result_keeps_no_mission_alive(said: str) -> None:
+    counting = [call(digest=f"d{n}", result={"structuredContent": {"said": said.format(n, n)}}) for n in range(9)]
+    assert counters(run(Simulation(), *counting)) == [0, 1, 2, 3]
+    large = [call(digest=f"d{n}", blob=f"d{n}", preview=said.format(n, n)) for n in range(9)]
+    assert counters(run(Simulation(), *large)) == [0, 1, 2, 3]
+    words = [call(digest=f"d{n}", result={"said": "word" * n}) for n in range(9)]
+    assert len(run(Simulation(), *words)) == 9
+    other_calls = [call(args={"x": n}, digest=f"d{n}", result={"said": n}) for n in range(9)]
+    assert len(run(Simulation(), *other_calls)) == 9
+
+
+def test_progress_is_about_required_thresholds() -> None:
+    count = threshold("count", ">=", 1_000, required=False)
+    steps = [call(metrics={"mass": 9, "count": n}) for n in range(9)]
+    assert counters(run(Simulation(criteria=[threshold(), count]), *steps)) == [0, 1, 2, 3]
+    assert len(run(Simulation(criteria=[DONE, count]), *steps)) == 9
+
+
+@given(st.lists(st.floats(-1e9, 1e9), max_size=40))
+def test_a_trend_does_not_depend_on_the_unit_and_turns_around_with_time(values: list[float]) -> None:
+    trend, back = trend_of(values), trend_of(values[::-1])
+    assert math.isfinite(trend.z) and trend.noise >= 0
+    assert back.z == pytest.approx(-trend.z)
+    assert trend_of([4 * value for value in values]).z == trend.z
+    assert trend_of(sorted(values)).z <= 0 <= trend_of(sorted(values, reverse=True)).z
 
 
 @pytest.mark.parametrize(
     ("op", "values"),
-    [(">=", (-9, -8, -8, -8, -8)), ("<", (9, 8, 8, 8, 8)), ("==", (9, -5, 9, 9, 9)), ("!=", (1, 1, 1, 1))],
+    [(">=", (-9, -8, -8, -8, -8)), ("<", (9, 8, 8, 8, 8)), ("==", (9, -5, -5, -5, -5)), ("!=", (1, 1, 1, 1))],
 )
 def test_closer_depends_on_the_comparison(op: str, values: tuple[float, ...]) -> None:
     ended = run(Simulation(criteria=[threshold(op=op), DONE]), *map(mass, values))

@@ -88,11 +88,62 @@ def test_a_threshold_without_data_is_inconclusive() -> None:
 def test_iteration_scope_forgets_earlier_iterations() -> None:
     assert standing(threshold(scope="iteration"), [mass(0.5)]).status == "met"
     assert standing(threshold(scope="iteration"), [mass(0.5)], [call()]).status == "inconclusive"
-    assert standing(threshold(), [mass(0.5)], [call()]).status == "met"
+    assert standing(threshold(), [mass(0.5)], [call("lab.other")]).status == "met"
     event = {**DONE, "scope": "iteration"}
     assert standing(event, [seen("done")]).status == "met"
     assert standing(event, [seen("done")], [call()]).status == "unmet"
     assert standing(DONE, [seen("done")], [call()]).status == "met"
+
+
+GONE = [call(), call(outcome="failed", error="broke"), call(outcome="timed_out", error="late"), call(outcome="unknown")]
+
+
+@pytest.mark.parametrize("later", GONE, ids=["no value", "failed", "timed out", "unknown"])
+def test_a_value_that_its_tool_no_longer_reports_is_out_of_date(later: dict[str, Any]) -> None:
+    result = standing(threshold(), [mass(0.5)], [later])
+    assert (result.status, result.source and result.source.iteration) == ("inconclusive", 1)
+    assert "no current value of 'mass'; it was 0.5 in iteration 0" in result.evidence["reason"]
+    assert standing(threshold(hold=True), [mass(0.5)], [later]).status == "met"
+    assert standing(threshold(hold=True), [later]).status == "inconclusive", "there is nothing to hold"
+    trend = {"criterion_id": "t", "kind": "metric_trend", "metric": "mass", "direction": "decreasing"}
+    assert standing(trend, [mass(3)], [mass(2)], [later]).status == "inconclusive"
+    assert standing({**trend, "hold": True}, [mass(3)], [mass(2)], [later]).status == "met"
+    assert standing(threshold(), [mass(0.5)], [later], [mass(0.25)]).status == "met"
+
+
+@pytest.mark.parametrize("refused", ["denied", "skipped", "cancelled"])
+def test_a_call_that_was_not_made_leaves_values_as_they_are(refused: str) -> None:
+    assert standing(threshold(), [mass(0.5)], [call(outcome=refused)]).status == "met"
+
+
+def test_a_list_that_shrank_drops_its_old_elements() -> None:
+    third = threshold("scores.2", ">=", 1)
+    assert standing(third, [call(metrics={"scores": [1, 1, 1]})]).status == "met"
+    assert standing(third, [call(metrics={"scores": [1, 1, 1]})], [call(metrics={"scores": [1, 1]})]).status != "met"
+
+
+def test_a_script_observes_what_it_wants_and_an_error_puts_it_out_of_date() -> None:
+    def after(*runs: dict[str, Any]) -> str:
+        simulation = Simulation(criteria=[threshold("scores.1")])
+        for fields in runs:
+            simulation.begin(script="pass")
+            simulation.end_script(**fields)
+            simulation.close()
+        return simulation.state.results["scores.1"].status
+
+    seen: dict[str, Any] = {"observed": {"scores": [0.5, 0.5]}}
+    assert after(seen) == "met"
+    assert after(seen, {"observed": {"other": 1}}) == "met"
+    assert after(seen, {"observed": {"scores": [0.5]}}) == "inconclusive"
+    assert after(seen, {"error": "broke"}) == "inconclusive"
+
+
+def test_a_predicate_does_not_see_what_is_out_of_date() -> None:
+    simulation = Simulation()
+    simulation.iterate(call(metrics={"mass": 1, "list": [1, 2]}), call("lab.other", metrics={"kept": 3}))
+    assert observation_view(simulation.state)["metrics"] == {"mass": 1, "list": [1, 2], "kept": 3}
+    simulation.iterate(call(metrics={"list": [1]}))
+    assert observation_view(simulation.state)["metrics"] == {"list": [1], "kept": 3}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
 
-from pursuit import Budget, Report, ValidationFailed, check, event, metric, tool
+from pursuit import Budget, Report, ValidationFailed, check, event, metric, succeeded, tool
 from pursuit.core.criteria import Check, Expectation
 from pursuit.core.events import CallIntended, CallRefused, CallSettled
 from pursuit.errors import Fault, SessionTerminal
@@ -277,7 +277,7 @@ def test_a_slow_tool_of_a_check_is_stopped_by_pause_and_the_mission_goes_on(tmp_
 @pytest.mark.guarantee("check-is-a-recorded-call")
 @pytest.mark.parametrize("form", ["tool", "command"])
 def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goes_on(tmp_path: Path, form: str) -> None:
-    """It has looked at nothing yet; the second attempt is the same call, and is counted once."""
+    """It has looked at nothing yet; the second attempt is the same call, and is counted, too."""
     entered, release = tmp_path / "entered", tmp_path / "release"
 
     async def look() -> None:
@@ -294,7 +294,7 @@ def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goe
         async with stage(tmp_path, certify, look) as runtime:
             wanted = mission(
                 criteria=[event("certified"), criterion],
-                budget=Budget(max_iterations=3, max_tool_calls=2),
+                budget=Budget(max_iterations=3, max_tool_calls=3),
                 proposer=repeat("certify"),
             )
             mission_id = (await runtime.service.start(wanted)).session_id
@@ -309,7 +309,7 @@ def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goe
             assert (report.verdict_reason, report.data["iteration_count"]) == ("criteria_met", 1)
             attempts = [(one.call_id, one.attempt) for one in await events_of(runtime, mission_id, CallIntended)]
             assert attempts[1:] == [(cut_off.call_id, 1), (cut_off.call_id, 2)]
-            assert report.data["budget"]["used"]["tool_calls"] == 2
+            assert report.data["budget"]["used"]["tool_calls"] == 3
 
     play(scene)
 
@@ -381,5 +381,72 @@ def test_a_check_names_a_tool_of_the_mission_with_arguments_that_fit(tmp_path: P
                 await runtime.service.start(mission(criteria=wrong))
             fields = {fault.field for fault in caught.value.faults}
             assert fields == {"criteria[0].args", "criteria[1].tool_name"}
+
+    play(scene)
+
+
+LONG = "print('first line'); print('x' * 200_000); print('last line')"
+
+
+@pytest.mark.parametrize(
+    ("expect", "status"),
+    [
+        ({"text": "last line"}, "met"),
+        ({"text": "first line"}, "inconclusive"),
+        ({"count": {"pattern": "line", "op": "==", "target": 1}}, "inconclusive"),
+        ({}, "met"),
+    ],
+)
+def test_an_output_that_was_cut_before_it_was_searched_is_inconclusive(
+    tmp_path: Path, expect: dict[str, Any], status: str
+) -> None:
+    _, row = _judged(tmp_path, check(_python(LONG), **expect))
+    assert row["status"] == status
+    if status == "inconclusive":
+        assert "only the last 65536 bytes of stdout are kept" in row["evidence"]["error"]
+
+
+def test_a_call_is_kept_for_each_check(tmp_path: Path) -> None:
+    """Three calls are proposed and three are allowed: the third is the check's."""
+    asked: list[int] = []
+
+    def audit() -> dict[str, Any]:
+        asked.append(1)
+        return {"result": 1}
+
+    async def scene() -> None:
+        async with stage(tmp_path, certify, audit) as runtime:
+            criteria = [event("certified"), check("audit")]
+            calls = replay(proposal(("certify", {}), ("certify", {}), ("certify", {})))
+            report = await runtime.pursue(mission(criteria=criteria, proposer=calls, budget=_calls(3)))
+            assert (report.verdict_reason, asked) == ("criteria_met", [1])
+            assert [row["reason"] for row in report.data["refused"]] == [
+                "max_tool_calls is used up, but for 1 that is kept for checks"
+            ]
+            never = mission(criteria=[event("never"), check("audit")], proposer=repeat("certify"), budget=_calls(3))
+            report = await runtime.pursue(never)
+            assert (report.verdict_reason, report.data["iteration_count"], asked) == ("max_tool_calls", 2, [1])
+            only = mission(criteria=[event("never"), check("audit")], proposer=repeat("certify"), budget=_calls(1))
+            report = await runtime.pursue(only)
+            assert (report.verdict_reason, report.data["calls"]["total"]) == ("max_tool_calls", 1)
+
+    play(scene)
+
+
+def _calls(most: int) -> Budget:
+    return Budget(max_tool_calls=most, max_iterations=50)
+
+
+def test_the_call_of_a_check_is_no_success_of_the_mission(tmp_path: Path) -> None:
+    def audit() -> dict[str, Any]:
+        return {"result": 1}
+
+    async def scene() -> None:
+        async with stage(tmp_path, certify, audit) as runtime:
+            criteria = [succeeded("audit"), check("audit", when="checkpoint")]
+            wanted = mission(criteria=criteria, proposer=repeat("certify"), budget=Budget(max_iterations=2))
+            report = await runtime.pursue(wanted)
+            assert report.verdict_reason == "max_iterations"
+            assert [row["status"] for row in report.data["criteria"]] == ["unmet", "met"]
 
     play(scene)

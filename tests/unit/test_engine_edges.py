@@ -104,18 +104,22 @@ def test_a_mission_without_its_servers_is_refused_and_spends_nothing(tmp_path: P
     play(scene)
 
 
-def test_a_call_that_was_reserved_before_a_crash_is_sent_again_and_counted_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cap", "outcome", "sent"), [(2, "ok", 2), (1, "unknown", 1)])
+def test_a_call_that_is_sent_again_after_a_crash_counts_again(
+    tmp_path: Path, cap: int, outcome: str, sent: int
+) -> None:
+    """No more calls are sent than the cap allows, whatever crashes."""
     deadly = Deadly()
 
     async def scene() -> None:
-        wanted = mission(budget=Budget(max_iterations=1, max_tool_calls=1), proposer=repeat("put"))
+        wanted = mission(budget=Budget(max_iterations=1, max_tool_calls=cap), proposer=repeat("put"))
         mission_id = await dead_in_put(tmp_path, deadly, wanted)
         async with stage(tmp_path, deadly.tool()) as runtime:
             state = await runtime.service.run(mission_id)
-            assert await outcomes(runtime, mission_id) == [("world.put", "ok")]
-            assert [one.attempt for one in await events_of(runtime, mission_id, CallIntended)] == [1, 2]
+            assert await outcomes(runtime, mission_id) == [("world.put", outcome)]
+            assert len(await events_of(runtime, mission_id, CallIntended)) == sent
             assert await events_of(runtime, mission_id, CallRefused) == []
-            assert (state.tool_calls, len(deadly.sent)) == (1, 2)
+            assert (state.tool_calls, len(deadly.sent)) == (sent, sent)
 
     play(scene)
 

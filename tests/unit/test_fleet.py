@@ -326,3 +326,20 @@ def test_a_child_is_under_the_policy_for_whoever_started_its_parent(tmp_path: Pa
             assert [call["outcome"] for call in page["iterations"][0]["calls"]] == ["denied"]
 
     play(scene)
+
+
+def test_a_parents_wall_clock_runs_while_its_children_work_and_ends_them(tmp_path: Path) -> None:
+    async def scene() -> None:
+        crowd = Crowd(1)
+        async with stage(tmp_path, crowd.enter, settings={"task_patience": 0.05}) as runtime:
+            wanted = parent(entering(), budget=Budget(max_iterations=10, max_wall_clock_seconds=0.4))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            state = await runtime.service.run(mission_id)
+            assert (state.verdict_reason, state.waiting_for) == ("max_wall_clock", None)
+            assert state.wall_clock >= 0.4
+            # Slowly, the child's own clock, which is its parent's, may end it first.
+            assert [outcome for _, outcome in await outcomes(runtime, mission_id)] in (["cancelled"], ["ok"])
+            (row,) = (await runtime.service.status(mission_id))["children"]
+            assert (row["status"], crowd.inside, crowd.cut) == ("terminated", 0, 1)
+
+    play(scene)

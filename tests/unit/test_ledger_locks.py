@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import anyio
 import pytest
 
 from pursuit.errors import LedgerUnavailable
-from pursuit.ledger.locks import WriteQueue, is_claimed, take_claim
+from pursuit.ledger.locks import WriteQueue, holder_of, is_claimed, take_claim
 
 ROUNDS = 2_000 if os.environ.get("PURSUIT_SOAK") else 400
 
@@ -107,3 +108,15 @@ def test_the_write_queue_lets_one_in_at_a_time(tmp_path: Path) -> None:
     two.close()
     assert one.try_enter()
     one.close()
+
+
+def test_a_lock_file_names_its_holder(tmp_path: Path) -> None:
+    claim = take_claim(tmp_path, "m1")
+    assert claim is not None
+    holder = holder_of(tmp_path, "m1")
+    assert holder is not None
+    assert (holder.pid, holder.host) == (os.getpid(), platform.node())
+    anyio.run(claim.release)
+    assert holder_of(tmp_path, "m1") is None
+    (tmp_path / "m1.lock").touch()  # as an older release leaves it
+    assert holder_of(tmp_path, "m1") is None

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pursuit.tasks.command import Command
-from pursuit.tasks.reader import LOG, Log, Reader, log_end, read_log, tail_position
+from pursuit.tasks.reader import LOG, Log, Reader, left_out, log_end, read_log, tail_position
 from pursuit.tasks.runner import tail_of
 from pursuit.tasks.supervisor import segment_name
 
@@ -153,3 +153,13 @@ def test_a_gap_is_told_where_it_happened(tmp_path: Path) -> None:
     ]
     reader.discard(reader.mark())
     assert [path.name for path in tmp_path.glob("out.*")] == [segment_name("out", 3)]
+
+
+def test_what_is_not_kept_of_a_log_is_told(tmp_path: Path) -> None:
+    log = Log(tmp_path, LOG, bound=1_000)
+    for number in range(300):
+        log.append(f"line {number:04}\n".encode())
+    everything = tail_position(tmp_path, LOG, 1_000)
+    said = left_out(tmp_path, LOG, everything, 1_000)
+    assert said is not None and f"the first {everything:,} bytes" in said
+    assert left_out(tmp_path, LOG, tail_position(tmp_path, LOG, 10), 10) is None

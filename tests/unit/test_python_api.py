@@ -177,6 +177,9 @@ def test_a_mission_is_the_same_in_plain_data_and_in_words() -> None:
         "target": 2,
         "source": "w.t",
         "scope": "iteration",
+        "hold": False,
+        "confirm": 0,
+        "confirm_by": "mean",
     }
 
 

@@ -111,3 +111,36 @@ def test_every_fault_of_a_mission_is_told_at_once_and_nothing_is_stored(tmp_path
             assert (await runtime.service.list())["sessions"] == []
 
     play(scene)
+
+
+def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults(tmp_path: Path) -> None:
+    async def refused(runtime: Runtime, *criteria: Any, **given: Any) -> str:
+        with pytest.raises(ValidationFailed) as failed:
+            await runtime.service.start(mission(criteria=list(criteria), **given))
+        return "; ".join(map(str, failed.value.faults))
+
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            optional = await refused(runtime, event("weighed").optional(), tool_allowlist=["world.nothing"])
+            assert "criteria: none is required" in optional and "world.nothing" in optional
+            mass = metric("mass")
+            for one, other in (
+                (mass < 1, mass > 1),
+                (mass <= 1, mass > 1),
+                (mass == 1, mass == 2),
+                (mass == 1, mass != 1),
+            ):
+                assert "criteria[1]: mass" in await refused(runtime, one, other)
+            assert "can never both be met" in await refused(runtime, mass <= 1, event("weighed"), mass >= 2)
+            for one, other in (
+                (mass <= 1, mass >= 1),
+                (mass > 1, mass < 1.5),
+                (mass != 1, mass >= 1),
+                (mass < 1, mass < 2),
+            ):
+                await runtime.service.start(mission(criteria=[one, other]))
+            await runtime.service.start(mission(criteria=[mass <= 1, (mass >= 2).optional()]))
+            apart = metric("mass", source="script")
+            await runtime.service.start(mission(criteria=[mass <= 1, apart >= 2]))
+
+    play(scene)

@@ -141,13 +141,13 @@ class AttemptRun:
         return EXIT.get(status["status"], 0)
 
     def _next_step(self, mission_id: str) -> str:
-        """How to continue; the command repeats the mode, which a mission does not remember."""
-        mode = ("--mode", self._mode)
+        """How to continue; `serve` gets the mode, which it does not take from the mission."""
         if self._proposer.get("kind") not in AGENTS:
-            return f"continue with: {self._context.command('resume', mission_id, *mode)}"
+            return f"continue with: {self._context.command('resume', mission_id)}"
         able = " that declares sampling" if self._proposer["kind"] == "sampling" else ""
         tools = f"its tools are {server_of(self.attempt_id)}.*"
-        serve = self._context.command("serve", "--mission", mission_id, *mode)  # the agent must not see other missions
+        # The agent must not see other missions.
+        serve = self._context.command("serve", "--mission", mission_id, "--mode", self._mode)
         client = f"an MCP client{able}, connected to: {serve}"
         return f"continue with mission_iterate of {mission_id} ({tools}) from {client}"
 

@@ -103,9 +103,12 @@ class Screen:
     @cached_property
     def console(self) -> Console:
         """The terminal; text is printed as it is, without markup."""
+        return self._console()
+
+    def _console(self, width: int | None = None) -> Console:
         from rich.console import Console
 
-        return Console(markup=False, highlight=False, emoji=False)
+        return Console(markup=False, highlight=False, emoji=False, width=width)
 
     def answer(self, data: Any) -> bool:
         """Prints the answer as JSON if that was asked for, and tells whether it was."""
@@ -146,7 +149,7 @@ class Screen:
             self.console.print(thing)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> None:
-        """Prints a table on the terminal. Only the last column is cut if the terminal is narrow."""
+        """Prints a table on the terminal. Only the last column is cut; a row wider than the terminal wraps there."""
         from rich.table import Table
         from rich.text import Text
 
@@ -160,7 +163,10 @@ class Screen:
             cells = [*map(line, row[:-1]), line(row[-1], room)]
             # `waiting for approval` has the style of `waiting`, `no*` that of `no`.
             table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" for ")[0].rstrip("*"), "")) for cell in cells))
-        self.show(table)
+        if taken + room > self.console.width:  # an id that is cut cannot be copied, so no other column shrinks
+            self._console(width=taken + room).print(table)
+        else:
+            self.show(table)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Shows on a terminal what the command waits for, for as long as the block lasts."""
@@ -177,7 +183,8 @@ class Screen:
         if self.rich:
             from rich.text import Text
 
-            self.show(Text(clean(text), style="dim"))
+            # The terminal wraps it, so that a command can be copied in one piece.
+            self.console.print(Text(clean(text), style="dim"), soft_wrap=True)
         elif not self.json:
             self.note(text)
 

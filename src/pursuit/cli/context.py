@@ -105,7 +105,8 @@ class Context:
         except FileNotFoundError:
             folder = False
         except OSError as error:
-            raise InvalidArgument(f"--state {path}: cannot be a ledger: {error.strerror}", field="--state") from None
+            reason = f"cannot be a ledger: {_wrong_part(path) or error.strerror}"
+            raise InvalidArgument(f"--state {path}: {reason}", field="--state") from None
         if folder:
             raise InvalidArgument(f"--state {path}: is a folder, not a ledger", field="--state")
         return path
@@ -201,6 +202,20 @@ async def _nothing(_runtime: Runtime) -> None:
     pass
 
 
+def _wrong_part(path: Path) -> str | None:
+    """Which part of a path keeps a file from being there, if one does."""
+    for part in (*reversed(path.absolute().parents), path.absolute()):
+        try:
+            if part != path.absolute() and part.exists() and not part.is_dir():
+                return f"{part} is a file, not a folder"
+            part.lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{part}: {error.strerror}"
+    return None
+
+
 def _belongs_to_ledger(ledger: Path, output: Path) -> bool:
     real = ledger.resolve()
     files = [real.with_name(real.name + suffix) for suffix in _LEDGER_FILES]
@@ -283,9 +298,30 @@ _JsonLinesOption = Annotated[
 ]
 
 
+_IDS = {"mission_id": "mission", "task_id": "task", "attempt_id": "attempt"}
+"""Parameters of commands that are ids, with the kind of record; each accepts a unique beginning, and `last`."""
+_LENGTHS = {"mission_id": len("mission-") + 16, "task_id": len("task-") + 32}
+"""The length of a whole id; that of an attempt may be chosen."""
+
+
+def _is_short(name: str, word: str | None) -> bool:
+    """Whether this is not the whole id of a record: the beginning of one, `last`, or a mistake."""
+    return word is not None and not (word.startswith(f"{_IDS[name]}-") and len(word) == _LENGTHS.get(name))
+
+
+async def _whole_ids(runtime: Runtime, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a command with whole ids in the place of short ones."""
+    from pursuit.service.queries import find_id
+
+    short = {name: given[name] for name in _IDS if _is_short(name, given.get(name))}
+    ledger = runtime.service.ledger
+    return {**given, **{name: await find_id(ledger, _IDS[name], word) for name, word in short.items()}}
+
+
 class WithContext:
     """A function as typer calls it: with the shared options, and a `Context` as its first argument.
 
+    The id of a mission, a task or an attempt may be shortened; the function gets the whole one.
     Options before the subcommand count, too; those after it win. A coroutine function runs with `context.runtime`
     open over the existing ledger, as `Context.look` opens it. The signature is computed when typer asks for it: that
     takes 0.2 ms for each of fifty commands, and most runs need one.
@@ -303,11 +339,13 @@ class WithContext:
             config, state, json = config or before.config, state or before.state, json or before.json
         ctx.obj = context = Context(ctx, config=config, state=state, json=json)
         if not inspect.iscoroutinefunction(self._function):
+            if any(_is_short(name, given.get(name)) for name in _IDS):
+                given = context.look(lambda runtime: _whole_ids(runtime, given))
             return self._function(context, **given)
 
         async def opened(runtime: Runtime) -> Any:
             context.runtime = runtime
-            return await self._function(context, **given)
+            return await self._function(context, **await _whole_ids(runtime, given))
 
         return context.look(opened)
 

@@ -6,14 +6,15 @@ approval is answered only by the person at the keyboard or by one of these comma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pursuit.cli.console import ENDED, Screen, clean
 from pursuit.cli.context import Context, command
-from pursuit.cli.options import MissionId, ReasonOption
+from pursuit.cli.options import MissionId, ReasonOption, mission_ids
 
 if TYPE_CHECKING:
     from pursuit.core.events import Permission
@@ -24,7 +25,15 @@ MAX_CAP = 2**53
 """The largest cap that a mission file takes: a larger number has no exact float."""
 WIDTHS = ("once", "arguments", "mission")
 
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Approval id (`pursuit approvals`).")]
+USAGE = 2
+ApprovalIds = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help="Approval ids (`pursuit approvals`), or their beginnings.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every question that is open.")]
+ApprovalsOf = Annotated[
+    str | None,
+    typer.Option("--mission", metavar="ID", autocompletion=mission_ids, help="Every open question of this mission."),
+]
 
 app = typer.Typer()
 
@@ -66,8 +75,15 @@ async def extend(
         "max_tokens": max_tokens,
         "max_cost_usd": max_cost_usd,
     }
+    from pursuit.cli import show
+    from pursuit.errors import SessionTerminal
+
     caps = {name: float(value) for name, value in given.items() if value is not None}
-    _show_state(context, mission_id, await context.service.extend(mission_id, caps))
+    try:
+        state = await context.service.extend(mission_id, caps)
+    except SessionTerminal:
+        raise show.has_ended(context, mission_id, await context.service.state(mission_id)) from None
+    _show_state(context, mission_id, state)
 
 
 def _show_state(context: Context, mission_id: str, state: MissionState) -> None:
@@ -92,6 +108,7 @@ async def approvals(
     mission_id: Annotated[str | None, typer.Argument(metavar="MISSION", help="Only those of this mission.")] = None,
 ) -> None:
     """Show the calls that wait for your approval."""
+    from pursuit.reports.wording import moment
     from pursuit.service.approvals import Approvals
 
     screen = context.screen
@@ -103,18 +120,21 @@ async def approvals(
         screen.fact(_asker(row), row["session_id"])
         for line in str(row["description"]).splitlines():
             screen.plain(f"  {line}")
-        screen.fact("expires", row["expires_at"])
+        screen.fact("expires", moment(row["expires_at"]))
     if rows:
-        screen.hint(f"answer with: {context.command('approve', 'ID')}  or  {context.command('deny', 'ID')}")
+        words = " (or --all)" if len(rows) > 1 else ""
+        screen.hint(f"answer with: {context.command('approve', 'ID')}{words}  or  {context.command('deny', 'ID')}")
     else:
         screen.hint("nothing waits for an answer")
 
 
-@command(app, epilog="Example:  pursuit approve ID --for arguments")
+@command(app, epilog="Examples:  pursuit approve ID --for arguments,  pursuit approve --all")
 async def approve(
     context: Context,
     *,
-    approval_id: ApprovalId,
+    approval_ids: ApprovalIds = None,
+    every: AllOption = False,
+    mission_id: ApprovalsOf = None,
     width: Annotated[
         str,
         typer.Option(
@@ -124,50 +144,111 @@ async def approve(
         ),
     ] = "once",
     reason: ReasonOption = None,
-) -> None:
-    """Allow a call that waits; its mission continues when it runs again."""
+) -> int:
+    """Allow calls that wait; their missions continue when they run again."""
     from pursuit.errors import Fault, ValidationFailed
 
     if width not in WIDTHS:
         raise ValidationFailed([Fault(field="--for", reason=f"{width!r} is not one of {', '.join(WIDTHS)}")])
-    await _answer(context, approval_id, width, reason)
+    wanted = await _questions(context, approval_ids, mission_id, every=every)
+    return await _answer(context, wanted, width, reason, named=bool(approval_ids))
 
 
 @command(app)
-async def deny(context: Context, *, approval_id: ApprovalId, reason: ReasonOption = None) -> None:
-    """Refuse a call that waits; its mission continues without it."""
-    await _answer(context, approval_id, "denied", reason)
+async def deny(
+    context: Context,
+    *,
+    approval_ids: ApprovalIds = None,
+    every: AllOption = False,
+    mission_id: ApprovalsOf = None,
+    reason: ReasonOption = None,
+) -> int:
+    """Refuse calls that wait; their missions continue without them."""
+    wanted = await _questions(context, approval_ids, mission_id, every=every)
+    return await _answer(context, wanted, "denied", reason, named=bool(approval_ids))
 
 
-async def _answer(context: Context, approval_id: str, answer: Any, reason: str | None) -> None:
+async def _questions(
+    context: Context, approval_ids: Sequence[str] | None, mission_id: str | None, *, every: bool
+) -> list[str]:
+    """The questions that are meant: by their ids, all that are open, or those of one mission."""
+    from pursuit.errors import InvalidArgument
     from pursuit.service.approvals import Approvals
 
-    row = await Approvals(context.service).answer(approval_id, answer, reason=reason)
-    screen, asker = context.screen, _asker(row)
-    screen.answer(row)
-    screen.fact("denied" if answer == "denied" else "approved", row["tool"])
-    screen.fact(asker, row["session_id"])
-    if asker == "mission":
-        resume = context.command("resume", row["session_id"])
-        screen.hint(f"unless a server runs the mission, continue with: {resume}")
-    elif answer != "denied":
+    if [bool(approval_ids), every, mission_id is not None].count(True) != 1:
+        raise InvalidArgument("give IDs of questions, or --all, or --mission ID", field="ID")
+    approvals = Approvals(context.service)
+    if approval_ids:
+        return list(dict.fromkeys([await approvals.find(word) for word in approval_ids]))
+    return [row["approval_id"] for row in await approvals.open(mission_id)]
+
+
+async def _answer(context: Context, wanted: Sequence[str], answer: Any, reason: str | None, *, named: bool) -> int:
+    """Answers each question; one that cannot be answered does not keep the others from their answer."""
+    from pursuit.errors import Conflict, PursuitError
+    from pursuit.service.approvals import Approvals
+
+    screen, approvals = context.screen, Approvals(context.service)
+    rows: list[dict[str, Any]] = []
+    refused: list[PursuitError] = []
+    for approval_id in wanted:
+        try:
+            rows.append(await approvals.answer(approval_id, answer, reason=reason))
+        except PursuitError as error:
+            # Not named by its id: a wider answer, or another person, was faster.
+            if named or not isinstance(error, Conflict):
+                refused.append(error)
+    if len(wanted) == 1 and refused:
+        raise refused[0]
+    several = {"approvals": rows, **({"refused": [one.as_dict() for one in refused]} if refused else {})}
+    screen.answer(rows[0] if named and len(wanted) == 1 else several)
+    for row in rows:
+        screen.fact("denied" if answer == "denied" else "approved", row["tool"])
+        screen.fact(_asker(row), row["session_id"])
+    if not screen.json:
+        for error in refused:
+            screen.note(f"error: {error.message}")
+    if not wanted:
+        screen.hint("nothing waits for an answer")
+    for mission_id in dict.fromkeys(row["session_id"] for row in rows if _asker(row) == "mission"):
+        screen.hint(f"if no process waits for the answer, continue with: {context.command('resume', mission_id)}")
+    if answer != "denied" and any(_asker(row) == "gateway" for row in rows):
         screen.hint("the client may make the call again now")
+    return USAGE if refused else 0
 
 
 def _asker(row: Mapping[str, Any]) -> str:
     return "gateway" if str(row["session_id"]).startswith("gateway-") else "mission"
 
 
-def ask_at_terminal(screen: Screen, row: Mapping[str, Any]) -> tuple[Permission, str | None] | None:
-    """Asks the person at the terminal; None leaves the question open."""
+_ANSWERS: dict[str, Permission] = {"y": "once", "a": "arguments", "m": "mission", "n": "denied"}
+_LONGEST_LINE = 4096
+
+
+async def ask_at_terminal(screen: Screen, row: Mapping[str, Any]) -> Permission | None:
+    """Asks the person at the terminal; None leaves the question open.
+
+    It reads in the event loop, so cancelling it leaves no thread behind that would take the next line.
+    """
+    import os
+
+    import anyio
+
     screen.plain("")
     for line in str(row["description"]).splitlines():
         screen.plain(clean(line))
-    choices = "[y]es once, yes for these [a]rguments, yes for this [m]ission, [n]o, [l]ater"
-    answers: dict[str, Permission] = {"y": "once", "a": "arguments", "m": "mission", "n": "denied"}
     while True:
-        given = str(typer.prompt(choices, default="l", err=True)).strip().lower()[:1]
-        if given == "l":
+        typer.echo("[y]es once, yes for these [a]rguments, yes for this [m]ission, [n]o, [l]ater [l]: ", nl=False)
+        try:
+            await anyio.wait_readable(sys.stdin)
+        except anyio.get_cancelled_exc_class():
+            typer.echo()  # what is said next has a line of its own
+            raise
+        typed = os.read(sys.stdin.fileno(), _LONGEST_LINE).decode(errors="replace")
+        if not typed:  # the end of the input
+            typer.echo()
+        given = typed.strip().lower()[:1]
+        if given in ("l", ""):
             return None
-        if given in answers:
-            return answers[given], None
+        if given in _ANSWERS:
+            return _ANSWERS[given]

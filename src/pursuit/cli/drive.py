@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import termios
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from pursuit.cli.context import Context, Interrupted, conduct
 from pursuit.cli.control import ask_at_terminal
 from pursuit.cli.errors import root_cause
 from pursuit.cli.progress import progress
+from pursuit.cli.queries import follow
 from pursuit.cli.reports import write_reports
 from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
 from pursuit.config.mission_file import MissionFile, load_mission_file
+from pursuit.core.events import Permission
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.policy.rules import parse_mode
@@ -40,12 +43,12 @@ _DECISIONS = {"allow": "allowed", "ask": "asks a person first", "deny": "denied"
 class Drive:
     """One command that drives missions."""
 
-    def __init__(self, context: Context, mode: str | None) -> None:
+    def __init__(self, context: Context, mode: str | None, *, wait: bool = False) -> None:
         self.context = context
         self.screen = context.screen
         self._mode = mode
-        # A command line to copy must repeat the mode: a mission does not remember it.
-        self._mode_option = () if mode is None else ("--mode", mode)
+        self._wait = wait
+        """Whether to stay while the mission waits for a person who answers elsewhere."""
         self._begun: list[str] = []
 
     def run(self, file: Path) -> int:
@@ -72,8 +75,8 @@ class Drive:
         return self.conduct(work)
 
     def resume(self, mission_id: str) -> int:
-        """Continues one mission until it ends or waits."""
-        self.context.existing_ledger()
+        """Continues one mission until it ends or waits, in the policy mode that it was started with."""
+        self._keep_mode(mission_id)
 
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
@@ -82,19 +85,38 @@ class Drive:
         return self.conduct(work)
 
     def resume_all(self) -> int:
-        """Continues every interrupted mission, several at a time."""
-        self.context.existing_ledger()
-        return self.conduct(self._pursue_all)
+        """Continues every interrupted mission, several at a time, each in the policy mode that it was started with."""
+        modes = self.context.look(_interrupted_modes)
+        rows: dict[str, dict[str, Any]] = {}
+
+        async def together(mode: str | None, names: Sequence[str]) -> None:
+            async with self.context.driving(mode) as runtime:
+                await self._pursue_several(runtime, names, rows)
+
+        async def work() -> int:
+            async with anyio.create_task_group() as tasks:
+                for mode in dict.fromkeys(modes.values()):
+                    names = [name for name, kept in modes.items() if kept == mode]
+                    tasks.start_soon(together, self._mode or mode, names)
+            self.screen.answer({"missions": [rows[name] for name in modes]})
+            if not modes:
+                self.screen.hint("no mission was interrupted")
+            codes = {_exit_code(row) for row in rows.values()}
+            return next(code for code in _WORST_FIRST if code in {*codes, 0})
+
+        return self._stoppable(lambda: conduct(work))
 
     def iterate(self, mission_id: str, iterations: int, proposal: Proposal | None) -> int:
-        """Runs a few iterations of one mission."""
-        self.context.existing_ledger()
+        """Runs a few iterations of one mission, in the policy mode that it was started with."""
+        self._keep_mode(mission_id)
 
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
             self._begun = [mission_id]
             async with progress(self.screen) as see:
-                done = await runtime.service.iterate(mission_id, iterations=iterations, proposal=proposal, observer=see)
+                done = await runtime.service.iterate(
+                    mission_id, iterations=iterations, proposal=proposal, observer=see, mode=self._mode
+                )
             return await self._finish(runtime, mission_id, {"iterations": done["iterations"]})
 
         return self.conduct(work)
@@ -104,10 +126,25 @@ class Drive:
         self.context.ledger_path()
         return load_mission_file(file)
 
+    def _keep_mode(self, mission_id: str) -> None:
+        """Takes the policy mode that the operator chose for the mission, unless this command names one.
+
+        Raises `SessionTerminal` with the way on if the mission has ended.
+        """
+        state = self.context.look(lambda runtime: runtime.service.state(mission_id))
+        if state.terminal and state.closed:
+            raise show.has_ended(self.context, mission_id, state)
+        if self._mode is None and state.mode is not None:
+            self._mode = state.mode
+            self.screen.note(f"policy mode {state.mode}, as the mission was started; --mode changes it")
+
     def conduct(self, work: Callable[[Runtime], Awaitable[int]]) -> int:
         """Runs the work with a runtime and returns its exit code, or that of the signal which stopped it."""
+        return self._stoppable(lambda: self.context.drive(work, self._mode))
+
+    def _stoppable(self, work: Callable[[], int]) -> int:
         try:
-            return self.context.drive(work, self._mode)
+            return work()
         except Interrupted as stop:
             return self._interrupted(stop.number)
         except Exception as error:
@@ -126,28 +163,70 @@ class Drive:
 
     async def _pursue(self, runtime: Runtime, mission_id: str) -> int:
         self._begun = [mission_id]
-        while True:
-            async with progress(self.screen) as see:
-                await runtime.service.run(mission_id, observer=see)
-            if not await self._ask_here(runtime, mission_id):
-                return await self._finish(runtime, mission_id, {})
+        await self._drive(runtime, mission_id)
+        while await self._answered(runtime, mission_id):
+            try:
+                await self._drive(runtime, mission_id)
+            except Exception as error:
+                cause = root_cause(error)
+                if not isinstance(cause, Conflict):
+                    raise
+                # The person who answered elsewhere has resumed the mission there.
+                self.screen.note(f"{cause.message}; following it")
+                await follow(runtime.service, mission_id, self.screen)
+        return await self._finish(runtime, mission_id, {})
 
-    async def _ask_here(self, runtime: Runtime, mission_id: str) -> bool:
-        """Asks the person at the terminal what the mission waits for; returns whether every question is answered."""
-        if not (self.screen.rich and sys.stdin.isatty()):
+    async def _drive(self, runtime: Runtime, mission_id: str) -> None:
+        async with progress(self.screen) as see:
+            await runtime.service.run(mission_id, observer=see, mode=self._mode)
+
+    async def _answered(self, runtime: Runtime, mission_id: str) -> bool:
+        """Whether the mission can go on here: its questions were answered, at this terminal or elsewhere."""
+        approvals, service = Approvals(runtime.service), runtime.service
+        asked = False
+        if self.screen.rich and sys.stdin.isatty():
+            rows = await approvals.open(mission_id)
+            asked = bool(rows)
+            for row in rows:
+                asked = asked and await self._ask(approvals, row)
+        state = await service.state(mission_id)
+        if self._wait and state.waiting_for in ("approval", "budget"):
+            if await approvals.open(mission_id) or state.waiting_for == "budget":
+                self.screen.next_step(self.next_step(await service.status(mission_id)))
+            state = await approvals.until_answered(mission_id)
+        if state.waiting_for == "approval":  # a question that has expired is answered by driving on
+            return (asked or self._wait) and not await approvals.open(mission_id)
+        return (asked or self._wait) and state.status == "running"
+
+    async def _ask(self, approvals: Approvals, row: Mapping[str, Any]) -> bool:
+        """Asks the person at the terminal, until the question is answered elsewhere; returns whether it is answered."""
+        answer: Permission | None = None
+        mission_id, approval_id = row["session_id"], row["approval_id"]
+        withdrawn = False
+
+        async def withdraw() -> None:
+            nonlocal withdrawn
+            await approvals.until_answered(mission_id, approval_id)
+            withdrawn = True
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(withdraw)
+            answer = await ask_at_terminal(self.screen, row)
+            tasks.cancel_scope.cancel()
+        if withdrawn:
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)  # half an answer to a question that is gone
+            self.screen.plain(f"answered elsewhere: {await approvals.standing(mission_id, approval_id)}")
+            return True
+        if answer is None:
             return False
-        approvals = Approvals(runtime.service)
-        rows = await approvals.open(mission_id)
-        for row in rows:
-            answer = await anyio.to_thread.run_sync(ask_at_terminal, self.screen, row, abandon_on_cancel=True)
-            if answer is None:
-                return False
-            await approvals.answer(row["approval_id"], answer[0], reason=answer[1])
-        return bool(rows)
+        try:
+            await approvals.answer(approval_id, answer)
+        except Conflict as taken:  # at the same moment
+            self.screen.note(taken.message)
+        return True
 
-    async def _pursue_all(self, runtime: Runtime) -> int:
-        names = await runtime.service.interrupted()
-        rows: dict[str, dict[str, Any]] = {}
+    async def _pursue_several(self, runtime: Runtime, names: Sequence[str], rows: dict[str, dict[str, Any]]) -> None:
         places = anyio.CapacityLimiter(CONCURRENT_MISSIONS)
 
         async def one(name: str) -> None:
@@ -160,11 +239,6 @@ class Drive:
         async with anyio.create_task_group() as tasks:
             for name in names:
                 tasks.start_soon(one, name)
-        self.screen.answer({"missions": [rows[name] for name in names]})
-        if not names:
-            self.screen.hint("no mission was interrupted")
-        codes = {_exit_code(row) for row in rows.values()}
-        return next(code for code in _WORST_FIRST if code in {*codes, 0})
 
     async def _pursue_one(self, runtime: Runtime, mission_id: str) -> dict[str, Any]:
         self._begun.append(mission_id)
@@ -197,7 +271,10 @@ class Drive:
                 attempt.show(self.screen)
             if files:
                 self.screen.fact("report", files["html"])
-            self.screen.next_step(self.next_step(status) if attempt is None else attempt.next_step(self.context))
+            ended = attempt is None and status["status"] == "terminated"
+            way = show.way_on_from(self.context, mission_id, await runtime.service.state(mission_id)) if ended else None
+            step = self.next_step(status) if attempt is None else attempt.next_step(self.context)
+            self.screen.next_step("; ".join(filter(None, (way, step))))
         return EXIT.get(status["status"], 0)
 
     async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
@@ -218,24 +295,24 @@ class Drive:
             case ("completed" | "terminated", _):
                 return f"see it again: {say('report', mission_id)}"
             case (_, "proposal"):
-                words = ("iterate", mission_id, "--proposal", "FILE", *self._mode_option)
-                return f"propose the next calls: {say(*words)}"
+                return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
             case (_, "approval"):
                 asked = [row["approval_id"] for row in status["pending_approvals"]]
                 answers = " and ".join(say("approve", one) for one in asked[:MAX_IN_HINT])
                 rest = f" (there are {len(asked)}: {say('approvals', mission_id)})" if len(asked) > MAX_IN_HINT else ""
-                then = say("resume", mission_id, *self._mode_option)
+                then = "it goes on here" if self._wait else say("resume", mission_id)
                 return f"it asks first: {answers or say('approvals', mission_id)}{rest}, or deny it; then {then}"
             case (_, "budget"):
                 cap = next(name for name in CAPS if name.startswith(status["waiting_detail"]))
                 more = say("extend", mission_id, f"--{cap.replace('_', '-')}", "N")
-                return f"raise a cap: {more}, then {show.continue_command(self.context, status, *self._mode_option)}"
+                then = "it goes on here" if self._wait else show.continue_command(self.context, status)
+                return f"raise a cap: {more}, then {then}"
             case _:
-                return f"continue with: {show.continue_command(self.context, status, *self._mode_option)}"
+                return f"continue with: {show.continue_command(self.context, status)}"
 
     def _resume_command(self) -> str:
         words = self._begun[-1:] if len(self._begun) == 1 else ["--all"]
-        return self.context.command("resume", *words, *self._mode_option)
+        return self.context.command("resume", *words)
 
     def _interrupted(self, number: int) -> int:
         name = signal.Signals(number).name
@@ -249,6 +326,12 @@ class Drive:
         else:
             self.screen.note(f"stopped by {name}; nothing was started")
         return 128 + number
+
+
+async def _interrupted_modes(runtime: Runtime) -> dict[str, str | None]:
+    """The missions whose run was interrupted, each with the policy mode that the operator chose for it."""
+    service = runtime.service
+    return {name: (await service.state(name)).mode for name in await service.interrupted()}
 
 
 def _exit_code(row: dict[str, Any]) -> int:

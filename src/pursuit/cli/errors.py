@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import traceback
@@ -23,6 +24,11 @@ def explain(error: Exception, *, as_json: bool) -> int:
     if isinstance(cause, PursuitError):
         _tell(cause.as_dict(), _lines(cause), as_json=as_json)
         return cause.exit_code
+    if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+        place = f" ({clean(cause.filename)})" if cause.filename else ""
+        message = f"the disk is full{place}; free some space and try again"
+        _tell({"code": "disk_full", "message": message, "details": {}}, [f"error: {message}"], as_json=as_json)
+        return 1
     if isinstance(cause, Interrupted):
         name = signal.Signals(cause.number).name
         _tell({"interrupted": name, "resume": None}, [f"stopped by {name}"], as_json=as_json)
@@ -83,11 +89,13 @@ def _internal(error: Exception, cause: BaseException, *, as_json: bool) -> int:
 
 
 def _tell(document: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
+    # The system's own words for it, in the reason of a file that cannot be written.
+    spoken, plain = os.strerror(errno.ENOSPC), "the disk is full"
     if as_json:
         import json
 
-        typer.echo(json.dumps(document, default=str))
+        typer.echo(json.dumps(document, default=str).replace(spoken, plain))
         if os.environ.get(DEBUG_VARIABLE) != "1":
             return
     for line in lines:
-        typer.echo(line, err=True)
+        typer.echo(line.replace(spoken, plain), err=True)

@@ -19,6 +19,11 @@ EXIT_CODES = "Exit code:  0 completed,  3 terminated,  4 waiting or paused,  1 f
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Mission file in TOML (`pursuit init` writes one).")]
 
+WaitOption = Annotated[
+    bool,
+    typer.Option("--wait", help="Stay while the mission waits for an approval or a budget that is given elsewhere."),
+]
+
 app = typer.Typer()
 
 
@@ -30,6 +35,7 @@ def run(
     plan: Annotated[
         bool, typer.Option("--plan", help="Show the first proposal and the policy's decisions; run and store nothing.")
     ] = False,
+    wait: WaitOption = False,
     mode: ModeOption = None,
 ) -> int:
     """Start the mission in a file and run it until it ends or waits."""
@@ -37,7 +43,7 @@ def run(
 
     if plan:
         return show_plan(context, file, mode)
-    return Drive(context, mode).run(file)
+    return Drive(context, mode, wait=wait).run(file)
 
 
 @command(app)
@@ -77,15 +83,18 @@ def resume(
         str | None, typer.Argument(metavar="ID", autocompletion=mission_ids, help="A mission that has not ended.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mission whose process stopped before its end.")] = False,
+    wait: WaitOption = False,
     mode: ModeOption = None,
 ) -> int:
-    """Continue a mission that is pending, interrupted, paused or failed."""
+    """Continue a mission that is pending, interrupted, paused or failed, in the mode that it was started with."""
     from pursuit.cli.drive import Drive
     from pursuit.errors import InvalidArgument
 
     if (mission_id is None) != every:
         raise InvalidArgument("give a mission's ID, or --all", field="ID")
-    drive = Drive(context, mode)
+    if every and wait:
+        raise InvalidArgument("--wait goes with one mission's ID, not with --all", field="--wait")
+    drive = Drive(context, mode, wait=wait)
     return drive.resume_all() if mission_id is None else drive.resume(mission_id)
 
 

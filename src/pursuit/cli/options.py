@@ -171,7 +171,10 @@ ModeOption = Annotated[
     ),
 ]
 MissionId = Annotated[
-    str, typer.Argument(metavar="ID", autocompletion=mission_ids, help="Mission id (`pursuit list`).")
+    str,
+    typer.Argument(
+        metavar="ID", autocompletion=mission_ids, help="Mission id (`pursuit list`), its beginning, or `last`."
+    ),
 ]
 ReasonOption = Annotated[str | None, typer.Option(help="Reason; recorded with the mission.")]
 LimitOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of rows.")]

@@ -16,12 +16,14 @@ import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
 from pursuit.cli.show import best_words
+from pursuit.core.approvals import pending
+from pursuit.core.audit import redacted
 from pursuit.core.best import Best, best_row
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import figure, sign, span, stated
+from pursuit.reports.wording import compact, figure, sign, span, stated
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 REDRAW_SECONDS = 0.1
 MOST_CRITERIA = 12
 MOST_WARNINGS = 3
+MOST_QUESTIONS = 3
 WIDTH = 100
 _EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
@@ -137,9 +140,33 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
         *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
+        *_last_call(state),
+        *_questions(state),
     ]
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
+
+
+def _last_call(state: MissionState) -> list[Text]:
+    """The call that was made last, or is being made."""
+    from rich.text import Text
+
+    for iteration in (state.open, state.last):
+        if iteration is not None and iteration.calls:
+            call = list(iteration.calls.values())[-1]
+            error = f": {line(call.error, 200)}" if call.error else ""
+            words = f"{line(call.tool)} {line(compact(redacted(call.args)))} {call.outcome or 'under way'}{error}"
+            return [Text(f"last call    {words}", no_wrap=True, overflow="ellipsis")]
+    return []
+
+
+def _questions(state: MissionState) -> list[Text]:
+    """The questions that wait for an answer, each with its id."""
+    from rich.text import Text
+
+    asked = pending(state.approvals)[:MOST_QUESTIONS]
+    words = [f"question     {one.approval_id}: {line(one.tool)} {line(compact(redacted(one.args)))}" for one in asked]
+    return [Text(text, style="bold", no_wrap=True, overflow="ellipsis") for text in words]
 
 
 def _headline(seen: Snapshot, seconds: float) -> Text:

@@ -1,4 +1,4 @@
-"""The commands that look: status, list, history, watch, report, lessons, doctor.
+"""The commands that look: status, list, history, watch, logs, report, lessons, doctor.
 
 They change nothing, and all but doctor work whatever is wrong with the configuration.
 """
@@ -6,7 +6,7 @@ They change nothing, and all but doctor work whatever is wrong with the configur
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,7 +80,28 @@ async def history(
 @command(app, json_lines=True)
 async def watch(context: Context, *, mission_id: MissionId) -> None:
     """Follow a mission until it ends or is interrupted, whichever process runs it; Ctrl-C stops watching."""
-    await follow(context.service, mission_id, context.screen)
+    interrupted = await follow(context.service, mission_id, context.screen)
+    await _show_end(context.service, mission_id, context.screen, interrupted=interrupted)
+
+
+@command(app, json_lines=True, epilog="Example:  pursuit logs last -f")
+async def logs(
+    context: Context,
+    *,
+    mission_id: MissionId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print each new entry until the mission has ended.")
+    ] = False,
+) -> None:
+    """Show what a mission did, in order: turns, calls with arguments and outcomes, questions, failing checks."""
+    from pursuit.cli.logs import Log
+
+    service = context.service
+    head = (await service.state(mission_id)).seq
+    log = Log(service, context.screen, until=None if follow else head)
+    interrupted = await until_over(service, mission_id, log.show)
+    if interrupted:
+        await _show_end(service, mission_id, context.screen, interrupted=True)
 
 
 @command(app, epilog="Examples:  pursuit report ID -o report.html   pursuit report ID -o trials.csv")
@@ -172,14 +193,26 @@ WATCH_SECONDS = 1.0
 """How long a mission is without a driver before `watch` ends: a server continues a background run within half of it."""
 
 
-async def follow(service: Service, mission_id: str, screen: Screen) -> None:
-    """Shows every event of a mission, past and coming, until it has ended or is interrupted.
+async def follow(service: Service, mission_id: str, screen: Screen) -> bool:
+    """Shows every event of a mission until it has ended or is interrupted; returns whether it is interrupted."""
+    async with _shown(screen, mission_id) as show_event:
 
-    It also returns if the mission ended long ago, and not at an end that was taken back.
+        async def show_one(event: AnyEvent, state: MissionState) -> bool:
+            show_event(event, state)
+            return screen.unread
+
+        return await until_over(service, mission_id, show_one)
+
+
+async def until_over(
+    service: Service, mission_id: str, show: Callable[[AnyEvent, MissionState], Awaitable[bool]]
+) -> bool:
+    """Hands on every event of a mission until it has ended or is interrupted, or `show` returns True.
+
+    Returns whether the mission is interrupted. It also returns if the mission ended long ago, and not at an end that
+    was taken back.
     """
     import anyio
-
-    from pursuit.cli import show
 
     head = (await service.state(mission_id)).seq
     seen = 0
@@ -196,18 +229,24 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> None:
             interrupted = before and await is_interrupted()
         tasks.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as tasks, _shown(screen, mission_id) as show_event:
+    async with anyio.create_task_group() as tasks:
         tasks.start_soon(await_interruption)
         async for event, state in service.watch(mission_id):
-            show_event(event, state)
+            unwanted = await show(event, state)
             seen = state.seq
-            if _over(state, head) or screen.unread:
+            if unwanted or _over(state, head):
                 break
         tasks.cancel_scope.cancel()
+    return interrupted
+
+
+async def _show_end(service: Service, mission_id: str, screen: Screen, *, interrupted: bool) -> None:
+    from pursuit.cli import show
+
+    status = await service.status(mission_id)
     if screen.rich:
-        show.mission(screen, await service.status(mission_id))
+        show.mission(screen, status)
     elif interrupted:
-        status = await service.status(mission_id)
         if screen.json:
             screen.document({key: status[key] for key in ("session_id", "status", "resume") if key in status})
         else:
@@ -225,12 +264,13 @@ async def _shown(screen: Screen, mission_id: str) -> AsyncGenerator[Callable[[An
         return
 
     from pursuit.core.report import iso
+    from pursuit.reports.wording import local_iso
 
     def write(event: AnyEvent, state: MissionState) -> None:
         if screen.json:
             screen.document(_event_row(event, state.seq))
         elif text := _event_line(event, state):
-            screen.plain(f"{iso(event.at)}\t{text}")
+            screen.plain(f"{local_iso(iso(event.at))}\t{text}")
 
     yield write
 
@@ -262,6 +302,8 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
             return f"warning: {line(event.message)}"
         case events.WaitBegan():
             return f"waiting for {event.waiting_for}"
+        case events.ApprovalAsked():
+            return f"asks for approval: {line(event.tool)}; answer with: pursuit approve {event.approval_id}"
         case events.OperatorEvent():
             return f"{type(event).__name__} by {line(event.by)}" + (f": {line(event.reason)}" if event.reason else "")
         case events.MissionCreated():

@@ -55,9 +55,10 @@ def serve(
     port: PortOption = DEFAULT_PORT,
     allow_host: AllowHostOption = None,
     require_token: RequireTokenOption = False,
-    mission: Annotated[
+    mission_id: Annotated[
         str | None,
         typer.Option(
+            "--mission",
             metavar="ID",
             autocompletion=mission_ids,
             help="Serve only this mission: clients see no other mission and cannot start one.",
@@ -93,7 +94,7 @@ def serve(
     faults = [] if http else without_http(context)
     gateway_only = [("--tool-search", tool_search), ("--plain-names", plain_names)]
     faults += [Fault(field=name, reason="goes with --gateway") for name, given in gateway_only if given and not gateway]
-    if gateway and mission is not None:
+    if gateway and mission_id is not None:
         faults.append(Fault(field="--mission", reason="does not go with --gateway, which serves no missions"))
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
@@ -114,7 +115,7 @@ def serve(
         options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
 
     async def work() -> None:
-        runtime = context.driving(mode, only=mission)
+        runtime = context.driving(mode, only=mission_id)
         await serving(runtime, door, gateway=options, listening=print_address(context))
 
     serve_until_stopped(work, hang_up=not reloads)

@@ -11,7 +11,10 @@ from typing import Any, cast
 
 from pursuit.cli.console import ENDED, MARKS, STYLES, Screen, budget_parts, counted, line, of_cap
 from pursuit.cli.context import Context
-from pursuit.reports.wording import compact, figure, moment, number, reason, seconds_between, span
+from pursuit.core.report import way_on
+from pursuit.core.state import MissionState
+from pursuit.errors import SessionTerminal
+from pursuit.reports.wording import compact, figure, local_iso, moment, number, reason, seconds_between, span
 
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
@@ -34,6 +37,8 @@ def why(status: Mapping[str, Any]) -> str:
         return f"{status['failure']} (the trace is in the ledger)"
     if "waiting_for" in status:
         detail = f" ({status['waiting_detail']})" if "waiting_detail" in status else ""
+        if any("expired" in row for row in status["pending_approvals"]):
+            return f"waiting for {status['waiting_for']}{detail}; its question has expired, which counts as no"
         until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
         return f"waiting for {status['waiting_for']}{detail}{until}"
     if status["status"] in ENDED:
@@ -58,12 +63,27 @@ def best_words(found: Mapping[str, Any] | None) -> str:
     return "; ".join(words)
 
 
-def continue_command(context: Context | Screen, status: Mapping[str, Any], *words: str) -> str:
+def way_on_from(context: Context, mission_id: str, state: MissionState) -> str:
+    """What continues or repeats a mission that has ended."""
+    say = context.command
+    return way_on(mission_id, reason=state.verdict_reason, parent=state.parent, origin=state.origin, say=say)
+
+
+def has_ended(context: Context, mission_id: str, state: MissionState) -> SessionTerminal:
+    """The error for a mission that has ended, with the commands that go on from there."""
+    way = way_on_from(context, mission_id, state)
+    text = f"{mission_id} has ended: {state.status} ({state.verdict_reason}); {way}"
+    return SessionTerminal(text, session_id=mission_id, status=state.status, way_on=way)
+
+
+def continue_command(context: Context | Screen, status: Mapping[str, Any]) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
     if status["proposer"] != "sampling":
         child = status["status"] == "interrupted" and "parent" in status  # it continues with its parent
-        return context.command("resume", status["parent" if child else "session_id"], *words)
-    serve = context.command("serve", "--mission", status["session_id"], *words)
+        return context.command("resume", status["parent" if child else "session_id"])
+    # A server has one mode for all missions: it does not keep that of a mission.
+    mode = ("--mode", status["mode"]) if "mode" in status else ()
+    serve = context.command("serve", "--mission", status["session_id"], *mode)
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
 
@@ -86,16 +106,22 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact(label, of_cap(used, cap))
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
     screen.fact("proposer", status["proposer"])
+    if "mode" in status:
+        screen.fact("policy mode", f"{status['mode']} (kept by resume)")
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
+    _relatives_plain(screen, status)
+    for label, key in _TIMES:
+        if key in status:
+            screen.fact(label, local_iso(status[key]))
+    for warning in status["warnings"]:
+        screen.fact("warning", warning)
+
+
+def _relatives_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     if "parent" in status:
         screen.fact("parent", status["parent"])
     for row in status.get("children", ()):
         screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
-    for label, key in _TIMES:
-        if key in status:
-            screen.fact(label, status[key])
-    for warning in status["warnings"]:
-        screen.fact("warning", warning)
 
 
 def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
@@ -115,6 +141,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
     if status["status"] == "interrupted":
         screen.hint(f"  resume it with: {continue_command(screen, status)}")
+    if "mode" in status:
+        screen.show(Padding(Text(f"policy mode {status['mode']}, kept by resume"), (0, 0, 0, 2)))
     for row in status.get("children", ()):
         words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
         screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))
@@ -196,7 +224,7 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
         return
     if not screen.rich:
         for row in rows:
-            screen.plain("\t".join(row))
+            screen.plain("\t".join((*row[:3], local_iso(row[3]), row[4])))
     elif not rows:
         screen.hint("no missions yet; `pursuit run FILE` starts one")
     else:
@@ -250,8 +278,8 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
 
 
 def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
-    keys = ("iteration_index", "verdict", "verdict_reason", "started_at", "ended_at")
-    screen.row(row.get(key, "") for key in keys)
+    times = [local_iso(row.get(key)) for key in ("started_at", "ended_at")]
+    screen.row([row["iteration_index"], row["verdict"], row["verdict_reason"], *times])
     if not full:
         return
     for call in row.get("calls", ()):

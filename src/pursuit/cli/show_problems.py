@@ -19,12 +19,12 @@ from pursuit.errors import AttemptNotFound
 from pursuit.problems.attempts import is_attempt, load_attempt
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.comparison import spent_budgets
-from pursuit.reports.html import COLUMNS, aim, cells, notes
+from pursuit.reports.html import AGENT_COLUMNS, COLUMNS, agent_cells, aim, cells, notes, others, repeated
 from pursuit.reports.wording import figure, stated
 from pursuit.runtime import Runtime
 
-_ALL = tuple(name for name in COLUMNS if name not in ("solved", "notes"))
-"""On a terminal the status says whether it is solved, and notes stand below."""
+_ALL = tuple(name for name in COLUMNS if name not in ("solved", "other metrics", "notes"))
+"""On a terminal the status says whether it is solved; other metrics and notes stand below."""
 _NUMBERS = ("score", "calls", "evaluations", "seconds", "from first call", "tokens")
 _LEAST_FIRST = ("from first call", "tokens", "evaluations", "calls", "who", "seconds")
 _HEADS = {"evaluations": "evals"}
@@ -93,8 +93,12 @@ def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
     title = Text.assemble((line(problem["title"]), "bold"), f" ({problem['problem_id']})")
     screen.show(title, Text(line(aim(problem)), style="dim"), table)
     for row in problem["attempts"]:
-        if found := notes(row):
+        if found := [*others(row), *notes(row)]:
             screen.show(Text(f"  {row['attempt_id']}: {line('; '.join(found))}", style="dim"))
+    for row in repeated(problem):
+        words = dict(zip(AGENT_COLUMNS, map(line, agent_cells(problem, row)), strict=True))
+        facts = ", ".join(f"{name} {words[name]}" for name in AGENT_COLUMNS[1:] if words[name])
+        screen.show(Text(f"  {words['who']}: {facts}"))
     if left_out := [name for name in _ALL if name not in columns]:
         screen.hint(f"  no room for {', '.join(left_out)}: see --json")
 

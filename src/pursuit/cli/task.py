@@ -1,4 +1,4 @@
-"""`pursuit task`: long commands with a durable record. A task id may be shortened to a unique beginning."""
+"""`pursuit task`: long commands with a durable record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DASHES = "pursuit.dashes"
 TaskId = Annotated[
     str,
     typer.Argument(
-        metavar="ID", autocompletion=task_ids, help="Task id (`pursuit task list`), or its first characters."
+        metavar="ID", autocompletion=task_ids, help="Task id (`pursuit task list`), its beginning, or `last`."
     ),
 ]
 CommandName = typer.Argument(metavar="NAME | -- CMD…", help="A configured command, or any command after --.")
@@ -123,7 +123,7 @@ async def show(context: Context, *, task_id: TaskId) -> None:
 
     tasks = context.runtime.tasks
     await tasks.catch_up()
-    show_task(context.screen, await tasks.show(await tasks.named(task_id)))
+    show_task(context.screen, await tasks.show(task_id))
 
 
 @command(app, json_lines=True)

@@ -111,7 +111,6 @@ def progress_lines(state: TaskState, now: float, width: int, mark: str) -> Group
 
 
 MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■"}
-SHORT_ID = 13  # enough characters to be unique
 SHOWN_LINES = 20
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _FACTS = (
@@ -139,7 +138,7 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
     if screen.rich and rows:
         cells = [
             (
-                row["task_id"][:SHORT_ID],
+                row["task_id"],
                 row["status"],
                 units(row),
                 moment(row["created_at"]),
@@ -353,9 +352,8 @@ async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
     return exit_code(state)
 
 
-async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float | None) -> int:
+async def wait_for_task(tasks: Tasks, screen: Screen, task_id: str, timeout: float | None) -> int:
     """Waits for a task of any process and returns its exit code."""
-    task_id = await tasks.named(word)
     with anyio.move_on_after(timeout):
         async with tasks.kept_up(task_id):
             await show_progress(tasks, screen, task_id)
@@ -369,9 +367,8 @@ async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float 
     return STILL_WORKING
 
 
-async def cancel_task(tasks: Tasks, screen: Screen, word: str, reason: str | None) -> None:
+async def cancel_task(tasks: Tasks, screen: Screen, task_id: str, reason: str | None) -> None:
     """Stops a task and waits until all its processes are gone."""
-    task_id = await tasks.named(word)
     await tasks.catch_up()
     state = await tasks.get(task_id)
     if state.terminal:
@@ -382,9 +379,8 @@ async def cancel_task(tasks: Tasks, screen: Screen, word: str, reason: str | Non
     ended(screen, await tasks.show(task_id))
 
 
-async def tail_task(tasks: Tasks, screen: Screen, word: str, lines: int, *, follow: bool) -> None:
+async def tail_task(tasks: Tasks, screen: Screen, task_id: str, lines: int, *, follow: bool) -> None:
     """Shows the last lines of output, and with `follow` the next ones."""
-    task_id = await tasks.named(word)
     if not follow:
         await tasks.catch_up()
         found = await tasks.tail(task_id, lines)

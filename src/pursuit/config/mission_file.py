@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from pursuit.config.configuration import TOML_KEYS
 from pursuit.config.files import parse_toml, read_text, too_deep
 from pursuit.config.servers import ServerConfig, parse_servers
 from pursuit.core.mission import Mission, parse_mission
@@ -30,6 +31,7 @@ def load_mission_file(path: Path) -> MissionFile:
     """Reads and checks a mission file."""
     source = str(path)
     data = parse_toml(read_text(path), source=source)
+    _refuse_configuration(data, source)
     servers, faults = _servers(data.pop("servers", None), path)
     _inline_script(data, path, source, faults)
     _anchor_checks(data, path)
@@ -61,6 +63,13 @@ def _servers(table: object, path: Path) -> tuple[Mapping[str, ServerConfig], lis
     # Resolved, so that the same file means the same servers under each of its names, now and on resume.
     found, faults = parse_servers(table, source=str(path), base=path.resolve().parent, prefix="servers")
     return {name: replace(server, operators=False) for name, server in found.items()}, faults
+
+
+def _refuse_configuration(data: Mapping[str, Any], source: str) -> None:
+    """Tells a configuration, which has no directive and only keys of configurations, from a faulty mission."""
+    if data and data.keys() <= {*TOML_KEYS}:
+        reason = "this is a configuration; a mission file has a directive, criteria and a budget (`pursuit scaffold`)"
+        raise ValidationFailed([Fault(field="", reason=reason, source=source)])
 
 
 def _count(path: Path, faults: Sequence[Fault]) -> str:

@@ -88,6 +88,12 @@ def redacted(value: Any, depth: int = DEEPEST) -> Any:
             return redacted(str(value), depth)
 
 
+def _is_secret(name: str, item: Any) -> bool:
+    """Whether a value is a secret by its name; a number of `tokens`, such as `max_tokens`, is a count."""
+    is_count = isinstance(item, int | float) and name.lower().endswith("tokens")
+    return item is not None and not is_count and _SECRET.search(name) is not None
+
+
 def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for place, (key, item) in enumerate(value.items()):
@@ -95,7 +101,7 @@ def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
             kept["…"] = f"{len(value) - MOST_ITEMS} more"
             break
         name = redacted(str(key))
-        kept[name] = REDACTED if _SECRET.search(name) and item is not None else redacted(item, depth - 1)
+        kept[name] = REDACTED if _is_secret(name, item) else redacted(item, depth - 1)
     return kept
 
 

@@ -19,7 +19,7 @@ from pursuit.core.criteria import Comparison, MetricThreshold, describe
 from pursuit.core.mission import Mission
 from pursuit.core.observe import source_matches
 from pursuit.core.search import SearchProposer
-from pursuit.core.series import Metrics, distance, holds
+from pursuit.core.series import Metrics, Point, distance, holds
 
 OBJECTIVE = "objective"
 """The key of a search's objective that is not a threshold of the mission."""
@@ -173,8 +173,8 @@ class BestPoints:
             return one.metrics[limit.metric]
         if limit.metric in self._reports[one.tool]:
             return None  # this tool reports it, and did not for this call: another call's value says nothing
-        latest = series.latest(limit.metric, limit.source)
-        return None if latest is None else latest.value
+        latest = series.standing(limit.metric, limit.source)
+        return latest.value if isinstance(latest, Point) else None
 
     def _compare(self, goal: Goal, one: Measured, values: Mapping[str, float | None]) -> None:
         violates: list[Violation] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from pursuit.core.criteria import Check
 from pursuit.core.events import CallIntended, CallSettled
 from pursuit.core.mission import SPAWN, Budget
 from pursuit.core.state import CallRecord, Child, MissionState
@@ -57,12 +58,22 @@ def _used(state: MissionState, name: str) -> float:
     return _sum(_OWN[name](state), state.lent.get(name, 0))
 
 
-class RemainingBudget:
-    """What is left of a mission's caps, while one batch of calls is admitted and the state stays as it is."""
+def kept_for_checks(state: MissionState) -> int:
+    """The calls of `max_tool_calls` that only checks may use: one for each, but one call is left for the mission."""
+    cap = state.budget["max_tool_calls"]
+    checks = sum(isinstance(one, Check) for one in state.mission.criteria) if cap != -1 and state.asks else 0
+    return min(checks, max(0, int(cap) - 1))
 
-    def __init__(self, state: MissionState) -> None:
+
+class RemainingBudget:
+    """What is left of a mission's caps, while one batch of calls is admitted and the state stays as it is.
+
+    What is kept for checks counts as gone, except for a check.
+    """
+
+    def __init__(self, state: MissionState, *, check: bool = False) -> None:
         self._state = state
-        self._taken: dict[str, float] = {}
+        self._taken: dict[str, float] = {} if check else {"max_tool_calls": kept_for_checks(state)}
 
     @property
     def left(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from pursuit.core.patterns import checked_expression, checked_pattern
 
 Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
 MAX_WINDOW = 1_000
+MAX_CONFIRM = 100
 
 
 class Criterion(InputModel):
@@ -44,7 +45,11 @@ MetricName = Annotated[Name, AfterValidator(_bare_metric)]
 
 
 class MetricThreshold(Criterion):
-    """The latest value of a metric compares with a number."""
+    """The latest value of a metric compares with a number.
+
+    With `hold` the last value counts also after a call of its tool that reports none. With `confirm` that many fresh
+    measurements of the same call must meet it, by their mean, median or worst value.
+    """
 
     kind: Literal["metric_threshold"] = "metric_threshold"
     metric: MetricName
@@ -52,6 +57,17 @@ class MetricThreshold(Criterion):
     target: Number
     source: Name | None = None
     scope: Literal["mission", "iteration"] = "mission"
+    hold: Flag = False
+    confirm: Annotated[Whole, Field(ge=0, le=MAX_CONFIRM)] = 0
+    confirm_by: Literal["mean", "median", "worst"] = "mean"
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A way to average belongs to measurements; exact equality of an average is no aim."""
+        if given.get("confirm_by", "mean") != "mean" and not given.get("confirm"):
+            yield Broken("needs confirm, the number of fresh measurements", "confirm_by")
+        if given.get("confirm") and given.get("confirm_by") == "worst" and given.get("op") in ("==", "!="):
+            yield Broken("goes with < <= > >=: of equal and different no value is the worst", "confirm_by")
 
 
 class MetricTrend(Criterion):
@@ -63,6 +79,9 @@ class MetricTrend(Criterion):
     window: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = MAX_WINDOW
     min_points: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = 2
     source: Name | None = None
+    tolerance: Annotated[Number, Field(ge=0, le=1)] = 1e-12
+    """Up to which slope the points are flat: the change per point, as a share of the largest value."""
+    hold: Flag = False
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -203,10 +222,9 @@ class MetricRef:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, path: str, source: str | None, scope: Literal["mission", "iteration"]) -> None:
+    def __init__(self, path: str, **fields: Any) -> None:
         self._path = path
-        self._source = source
-        self._scope: Literal["mission", "iteration"] = scope
+        self._fields = fields
 
     def __lt__(self, target: float) -> MetricThreshold:
         return self._threshold("<", target)
@@ -233,11 +251,12 @@ class MetricRef:
             metric=self._path,
             op=op,
             target=cast("float", target),
-            source=self._source,
-            scope=self._scope,
+            **self._fields,
         )
 
-    def trend(self, direction: Direction, *, window: int = 1_000, min_points: int = 2) -> MetricTrend:
+    def trend(
+        self, direction: Direction, *, window: int = 1_000, min_points: int = 2, tolerance: float = 1e-12
+    ) -> MetricTrend:
         """A criterion on the slope of the last points."""
         return MetricTrend(
             criterion_id=f"{self._path} {direction}"[:128],
@@ -245,13 +264,23 @@ class MetricRef:
             direction=direction,
             window=window,
             min_points=min_points,
-            source=self._source,
+            tolerance=tolerance,
+            source=self._fields["source"],
+            hold=self._fields["hold"],
         )
 
 
-def metric(path: str, *, source: str | None = None, scope: Literal["mission", "iteration"] = "mission") -> MetricRef:
+def metric(
+    path: str,
+    *,
+    source: str | None = None,
+    scope: Literal["mission", "iteration"] = "mission",
+    hold: bool = False,
+    confirm: int = 0,
+    confirm_by: Literal["mean", "median", "worst"] = "mean",
+) -> MetricRef:
     """A metric, optionally only as `source` (a tool glob) reports it."""
-    return MetricRef(path, source, scope)
+    return MetricRef(path, source=source, scope=scope, hold=hold, confirm=confirm, confirm_by=confirm_by)
 
 
 def event(name: str, *, source: str | None = None, scope: Literal["mission", "iteration"] = "mission") -> EventSeen:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
+from pursuit.core.budgets import kept_for_checks
 from pursuit.core.early_warnings import LONGEST, repeated_failure
 from pursuit.core.evaluate import out_of_reach, required_met
 from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, Verdict
 from pursuit.core.mission import EveryIteration, EveryN, EverySeconds, OnEvent
-from pursuit.core.series import closer
+from pursuit.core.progress import Judgement, judge
 from pursuit.core.state import Iteration, MissionState, error_key
 
 PROPOSER_FAILURES = 3
@@ -46,7 +47,7 @@ def decide(facts: Facts) -> Decision:
     if facts.proposer_failures >= PROPOSER_FAILURES:
         return Decision("terminate", "proposer_failed", facts.proposer_error)
     if facts.threshold is not None and facts.no_progress >= facts.threshold:
-        return Decision("terminate", "no_progress")
+        return Decision("terminate", "no_progress", facts.figures)
     if not facts.checkpoint:
         return Decision("continue", "cadence_skip")
     if (advice := _unproductive(facts)) is not None:
@@ -60,13 +61,16 @@ def _unproductive(facts: Facts) -> str | None:
         return f"A new error came up: {facts.new_error}"
     if facts.threshold is None or not facts.same_calls:
         return None
-    half = (facts.threshold + 1) // 2
-    if facts.no_progress < half:
+    if facts.no_progress < _half(facts.threshold):
         return None
     return (
         f"The last three iterations made the same calls, and nothing improved for {facts.no_progress} checkpoints "
         f"(the mission ends at {facts.threshold}). Try something else."
     )
+
+
+def _half(threshold: int) -> int:
+    return (threshold + 1) // 2
 
 
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
@@ -77,7 +81,7 @@ def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None =
         return "max_iterations"
     if -1 != caps["max_wall_clock_seconds"] <= state.elapsed_before + max(elapsed, state.elapsed):
         return "max_wall_clock"
-    if -1 != caps["max_tool_calls"] <= state.tool_calls + lent.get("max_tool_calls", 0):
+    if -1 != caps["max_tool_calls"] <= state.tool_calls + lent.get("max_tool_calls", 0) + kept_for_checks(state):
         return "max_tool_calls"
     if -1 != caps["max_tokens"] <= state.tokens + lent.get("max_tokens", 0):
         return "max_tokens"
@@ -108,6 +112,8 @@ def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
 def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpoint: bool, cap: str | None) -> Facts:
     """Everything that the cascade needs, from the state at the end of its open iteration."""
     iteration = state.open
+    progress = judge(state, results) if checkpoint else Judgement(state.no_progress)
+    shown = state.stagnation is not None and progress.counter >= _half(state.stagnation)
     waits = state.mission.budget.on_exhausted == "wait"
     stop = None if state.stop is None else "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
     failures, error = _proposer_failures(state)
@@ -119,7 +125,8 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         cap=None if waits else cap,
         proposer_failures=failures,
         proposer_error=error,
-        no_progress=_no_progress(state, results) if checkpoint else state.no_progress,
+        no_progress=progress.counter,
+        figures=progress.figures if shown else None,
         threshold=state.stagnation,
         same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
         new_error=None if iteration is None else _new_error(state, iteration),
@@ -133,28 +140,6 @@ def _proposer_failures(state: MissionState) -> tuple[int, str | None]:
     if iteration is None or iteration.proposed.failed:
         return state.proposer_failures, iteration and "; ".join(iteration.proposed.failed)[:LONGEST]
     return repeated_failure(state, iteration)
-
-
-def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:
-    """The counter after this checkpoint; the first one compares with nothing."""
-    if state.checkpoints == 0 or _progressed(state, results):
-        return 0
-    return state.no_progress + 1
-
-
-def _progressed(state: MissionState, results: Sequence[CriterionResult]) -> bool:
-    for result in results:
-        if result.status == "met":
-            before = state.results.get(result.criterion_id)
-            if before is None or before.status != "met":
-                return True
-    if not state.thresholds:
-        return state.news or (state.open is not None and state.open.outputs() not in state.outputs_seen)
-    for criterion in state.thresholds:
-        point = state.best.get(criterion.criterion_id)
-        if point is not None and closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id)):
-            return True
-    return False
 
 
 def _same_calls(state: MissionState, iteration: Iteration) -> bool:

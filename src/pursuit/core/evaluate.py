@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from pursuit.core.confirmation import Confirmation
 from pursuit.core.criteria import (
     AnyCriterion,
     Check,
@@ -20,10 +21,9 @@ from pursuit.core.criteria import (
     ToolCallSucceeded,
 )
 from pursuit.core.events import CriterionResult, CriterionStatus, Source
-from pursuit.core.series import Point, holds
+from pursuit.core.series import Gap, Point, holds
 from pursuit.core.state import MissionState
 
-FLAT = 1e-12
 HUGE = 1e150
 
 
@@ -75,14 +75,47 @@ def evaluate_one(state: MissionState, criterion: AnyCriterion, answer: Answer | 
 
 
 def _threshold(state: MissionState, criterion: MetricThreshold) -> CriterionResult:
-    point = state.series.latest(criterion.metric, criterion.source)
+    point = state.series.standing(criterion.metric, criterion.source)
+    if isinstance(point, Gap):
+        if not criterion.hold or point.last is None:
+            return _out_of_date(criterion, point)
+        point = state.series.latest(criterion.metric, criterion.source)
     if point is None or (criterion.scope == "iteration" and point.iteration != _current(state)):
         return _no_data(criterion, f"no value of {criterion.metric!r}", criterion.source)
-    evidence = {"value": point.value, "op": criterion.op, "target": criterion.target}
+    evidence: dict[str, Any] = {"value": point.value, "op": criterion.op, "target": criterion.target}
+    candidate = state.confirmations.get(criterion.criterion_id) if criterion.confirm else None
+    if candidate is not None and candidate.place == point.place:
+        return _confirmed(criterion, candidate, evidence, point)
     return _result(criterion, holds(criterion, point.value), evidence, _source(point))
 
 
+def _confirmed(
+    criterion: MetricThreshold, candidate: Confirmation, evidence: dict[str, Any], point: Point
+) -> CriterionResult:
+    """A threshold that counts only by fresh measurements of the call that met it once."""
+    evidence |= {"fresh": list(candidate.values), criterion.confirm_by: candidate.value}
+    if candidate.missing:
+        done, needed = len(candidate.values), criterion.confirm
+        evidence["reason"] = (
+            f"{candidate.first:g} meets it, and {done} of {needed} fresh measurements were made: "
+            f"call {candidate.tool} again with the same arguments"
+        )
+        return _inconclusive(criterion, evidence, _source(point))
+    return _result(criterion, candidate.met, evidence, _source(point))
+
+
+def _out_of_date(criterion: MetricThreshold | MetricTrend, gap: Gap) -> CriterionResult:
+    """Nothing is known of a metric whose tool no longer reports it."""
+    last = "" if gap.last is None else f"; it was {gap.last.value:g} in iteration {gap.last.iteration}"
+    reason = f"the latest call of {gap.tool} {gap.why}, so there is no current value of {criterion.metric!r}{last}"
+    source = Source(tool=gap.tool, call_id=gap.call_id, iteration=gap.place[0])
+    return _inconclusive(criterion, {"reason": reason}, source)
+
+
 def _trend(state: MissionState, criterion: MetricTrend) -> CriterionResult:
+    standing = state.series.standing(criterion.metric, criterion.source)
+    if isinstance(standing, Gap) and not criterion.hold:
+        return _out_of_date(criterion, standing)
     points = state.series.points(criterion.metric, criterion.source)[-criterion.window :]
     if len(points) < criterion.min_points:
         reason = f"{len(points)} of {criterion.min_points} points of {criterion.metric!r}"
@@ -90,7 +123,7 @@ def _trend(state: MissionState, criterion: MetricTrend) -> CriterionResult:
     values = [point.value for point in points]
     scale = max(map(abs, values)) or 1.0
     slope = least_squares_slope(values) if scale < HUGE else least_squares_slope([v / scale for v in values]) * scale
-    sign = 0 if abs(slope) <= FLAT * scale else (1 if slope > 0 else -1)
+    sign = 0 if abs(slope) <= criterion.tolerance * scale else (1 if slope > 0 else -1)
     wanted = {"decreasing": (-1,), "increasing": (1,), "non_increasing": (-1, 0), "non_decreasing": (0, 1)}
     evidence = {"slope": slope, "points": len(points), "direction": criterion.direction}
     return _result(criterion, sign in wanted[criterion.direction], evidence, _source(points[-1]))

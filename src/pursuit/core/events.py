@@ -76,12 +76,15 @@ class Facts(Record, frozen=True, kw_only=True):
     new_error: str | None = None
     never: str | None = None
     """The required criterion that can never be met any more."""
+    figures: str | None = None
+    """The numbers behind a lack of progress, from half of the threshold on."""
 
 
 class MissionCreated(Event, frozen=True, kw_only=True):
     """A mission was accepted, with its tools resolved; `file` is the mission file that brings its own servers.
 
-    `parent` is the mission whose child it is; a mission that a model wrote is not `operators_own`.
+    `parent` is the mission whose child it is; a mission that a model wrote is not `operators_own`. `origin` is the
+    file that the mission was read from, `mode` the policy mode that the operator chose for it.
     """
 
     mission: dict[str, Any]
@@ -93,13 +96,16 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     credential: str | None = None
     parent: str | None = None
     operators_own: bool = True
+    origin: str | None = None
+    mode: str | None = None
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
     """A process took the driver's lock, for this many `iterations` (None: to the end).
 
     A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
-    `proposal` for it is kept here until its iteration begins.
+    `proposal` for it is kept here until its iteration begins. `mode` is the policy mode if the operator chose one for
+    this run. `waited` is how long the mission waited for a child before: these seconds count for its wall clock.
     """
 
     run: str
@@ -108,6 +114,8 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     iterations: int | None = None
     background: bool = False
     proposal: dict[str, Any] | None = None
+    mode: str | None = None
+    waited: float = 0.0
 
 
 class WantedCall(Record, frozen=True, kw_only=True):

@@ -5,12 +5,16 @@ Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not gr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
+
+import msgspec
 
 from pursuit.core.approvals import Approval, is_granted, pending
 from pursuit.core.best import Measured
 from pursuit.core.budgets import give_back, learnt, lend
+from pursuit.core.confirmation import confirmed
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
     AbortOrdered,
@@ -42,14 +46,13 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import CAPS, Mission
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.series import Point, better
+from pursuit.core.series import Gap, Point, better, distance, holds
 from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
 
 
 def _intended(state: MissionState, event: CallIntended) -> None:
-    """A call is about to be sent."""
-    if event.attempt == 1:
-        state.tool_calls += 1
+    """A call is about to be sent; one that is sent again counts again."""
+    state.tool_calls += 1
     if event.task is not None:
         lend(state, event)
     if state.open is not None:
@@ -93,12 +96,20 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     call.digest, call.error = event.digest, event.error
     if call.task is not None:
         give_back(state, call, event)
-    if event.outcome == "ok":
+    if event.outcome == "ok" and call.purpose != "check":  # what the runtime asks itself is no work of the mission
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
+    if event.outcome in ANSWERED:
+        why = "reported no value" if event.outcome == "ok" else f"{event.outcome}"
+        place = (state.current_index, call.order)
+        state.series.reported(Gap(place, call.tool, call.call_id, why))
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
+
+
+ANSWERED = frozenset({"ok", "failed", "timed_out", "unknown"})
+"""The outcomes of calls that were made: after one of them, what the tool reported before is out of date."""
 
 
 def _guard(state: MissionState, call: CallRecord) -> None:
@@ -120,15 +131,14 @@ def _learn(
         if (iteration, order) >= state.metric_order.get(name, (0, 0)):
             state.metrics[name] = value
             state.metric_order[name] = (iteration, order)
-    measured: dict[str, float] = {}
-    for name, value in leaves(metrics):
+    found = dict(leaves(metrics))
+    for name, value in found.items():
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
         _best(state, name, point)
-        if name in state.best_points.names:
-            measured[name] = value
-    if measured and state.open is not None:
-        state.open.measured[call_id] = measured
+    if state.open is not None and (named := {name: found[name] for name in state.best_points.names if name in found}):
+        state.open.measured[call_id] = named
+        _confirm(state, named, Point(iteration, order, 0.0, tool, call_id))
     for event in events:
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
 
@@ -137,12 +147,37 @@ def _best(state: MissionState, name: str, point: Point) -> None:
     for criterion in state.thresholds:
         if criterion.metric == name:
             counts = source_matches(criterion.source, point.tool)
-            if counts and better(criterion, point, state.best.get(criterion.criterion_id)):
-                state.best[criterion.criterion_id] = point
+            if not counts:
+                continue
+            key, far = criterion.criterion_id, distance(criterion, point.value)
+            state.nearest[key] = min(far, state.nearest.get(key, far))
+            if better(criterion, point, state.best.get(key)):
+                state.best[key] = point
+
+
+def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
+    """Counts the values of thresholds that are to be confirmed."""
+    wanted = [one for one in state.thresholds if one.confirm and one.metric in metrics]
+    if not wanted:
+        return
+    call = state.call(at.call_id)
+    same: tuple[str, dict[str, Any]] = (SCRIPT_SOURCE, {}) if call is None else (call.key, call.args)
+    kept = {one.criterion_id for one in state.thresholds if one.metric in metrics and holds(one, metrics[one.metric])}
+    firm = {one.criterion_id for one in state.thresholds if one.required and one.metric in metrics}
+    for criterion in wanted:
+        name = criterion.criterion_id
+        if source_matches(criterion.source, at.tool):
+            point = msgspec.structs.replace(at, value=metrics[criterion.metric])
+            worthwhile = firm - {name} <= kept
+            known = state.confirmations.get(name)
+            if found := confirmed(known, criterion, point, call=same, worthwhile=worthwhile):
+                state.confirmations[name] = found
 
 
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
 
+MOST_TRAIL = 100
+"""The points of a trend at most: comparing all pairs of them takes half a millisecond."""
 MOST_UNCHANGED = 300  # ten, the largest backoff, to this power is still a floating point number
 
 
@@ -181,6 +216,8 @@ def _created(event: MissionCreated) -> MissionState:
         credential=event.credential,
         parent=event.parent,
         operators_own=event.operators_own,
+        origin=event.origin,
+        mode=event.mode,
         created_at=event.at,
         budget=caps,
     )
@@ -198,12 +235,13 @@ def _current(mission: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _run_claimed(state: MissionState, event: RunClaimed) -> None:
-    state.elapsed_before += state.elapsed
+    state.elapsed_before += state.elapsed + event.waited
     state.elapsed = 0.0
     state.run = event.run
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.background = event.background
     state.handed_in = event.proposal
+    state.mode = event.mode or state.mode
     state.failure = None
     if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
@@ -264,6 +302,7 @@ def _expired(state: MissionState, event: ApprovalExpired) -> None:
     approval = state.approvals.get(event.approval_id)
     if approval is not None and approval.answer is None:
         approval.answer = "expired"
+    _go_on_if_answered(state)
 
 
 def _answered(state: MissionState, event: ApprovalAnswered) -> None:
@@ -277,6 +316,10 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
         for other in pending(state.approvals):
             if is_granted(state.granted, None, other.tool, other.args):
                 other.answer, other.by, other.why = event.answer, event.by, event.reason
+    _go_on_if_answered(state)
+
+
+def _go_on_if_answered(state: MissionState) -> None:
     if state.waiting_for == "approval" and not pending(state.approvals):
         _running(state)
 
@@ -289,6 +332,10 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
         return
     order = len(state.open.calls) if state.open is not None else 0
     call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
+    # A script observes what it wants to: only a new value of the same name, or an error, puts an old one out of date.
+    for name in event.observed if event.error is None else ("",):
+        place = (state.current_index, order)
+        state.series.reported(Gap(place, SCRIPT_SOURCE, call_id, event.error or "has no such element"), name)
     _learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
     if event.memory is not None:
         state.memory = event.memory
@@ -321,7 +368,9 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     outputs = iteration.outputs()
     seen = outputs in state.outputs_seen
     state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0
-    state.news = not event.facts.checkpoint and (state.news or not seen)
+    if not state.thresholds:
+        state.news = not event.facts.checkpoint and (state.news or state.is_new(iteration))
+        state.shapes_seen.add(iteration.shape())
     state.outputs_seen.add(outputs)
 
 
@@ -344,6 +393,11 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.no_progress = event.facts.no_progress
     for criterion_id, point in state.best.items():
         state.checkpoint_best[criterion_id] = point.value
+    state.ever_met.update(one.criterion_id for one in event.criteria if one.status == "met")
+    if state.stagnation is not None:
+        for criterion_id, far in state.nearest.items():
+            state.trail.setdefault(criterion_id, deque(maxlen=MOST_TRAIL)).append(far)
+    state.nearest = {}
 
 
 def _warned(state: MissionState, event: MissionWarned) -> None:
@@ -357,6 +411,7 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
     if state.status in ("running", "pending", "waiting"):
         state.status = "waiting"
         state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
+        state.wait_began = event.at
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:

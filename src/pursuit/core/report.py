@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from pursuit.core.audit import redacted
 from pursuit.core.best import Candidate, best_row, violations
 from pursuit.core.budgets import cost_unknown
 from pursuit.core.criteria import MetricThreshold, describe
 from pursuit.core.events import (
     AnyEvent,
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalExpired,
     CallIntended,
     CallRefused,
     CallSettled,
@@ -28,21 +34,25 @@ from pursuit.core.events import (
     MissionEnded,
     MissionFailed,
     MissionResumed,
+    ModelAnswered,
     ModelAsked,
     RunClaimed,
     ScriptEnded,
     WaitBegan,
     WaitingFor,
 )
-from pursuit.core.fold import fold
+from pursuit.core.fold import CAP_REASONS, fold
 from pursuit.core.lessons import lessons_of
-from pursuit.core.observe import leaves, source_matches
+from pursuit.core.mission import CAPS
+from pursuit.core.observe import leaves, source_matches, text_of, value_of
 from pursuit.core.series import Point
 from pursuit.core.state import MissionState, Status
 from pursuit.core.trials import trials_of
 
 FORMAT = "pursuit.report/1"
 MOST_ROWS = 500
+MOST_CHECKS = 50
+TAIL_LINES, LONGEST_LINE, LONGEST_TURN = 20, 300, 2_000
 LAST = 1 << 30
 MOST_POINTS = 20_000
 MOST_TRIALS = 10_000
@@ -64,14 +74,28 @@ class _Tally:
     points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
     calls: dict[int, int] = field(default_factory=dict[int, int])
+    log: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_ROWS))
+    logged: int = 0
+    checks: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_CHECKS))
+    approvals: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    turns: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_ROWS))
+    asked_of: str = ""
 
 
-def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionState | None = None) -> dict[str, Any]:
-    """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if the caller has it."""
+def build_report(
+    mission_id: str,
+    events: Sequence[AnyEvent],
+    state: MissionState | None = None,
+    results: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if the caller has it.
+
+    `results` are large results of checks, by the digests of their blobs.
+    """
     state = state or fold(events)
     if state is None:
         raise ValueError("a mission without events has no report")
-    tally = _count(events)
+    tally = _count(events, results or {})
     return {
         "format": FORMAT,
         "session_id": mission_id,
@@ -94,6 +118,11 @@ def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionStat
             "by_outcome": tally.outcomes,
             "by_tool": [{"tool": tool, **row} for tool, row in sorted(tally.tools.items())],
         },
+        "call_log": list(tally.log),
+        "call_log_omitted": tally.logged - len(tally.log),
+        "approvals": list(tally.approvals.values())[-MOST_ROWS:],
+        "checks": list(tally.checks),
+        "turns": list(tally.turns),
         "refused": tally.refused[:MOST_ROWS],
         "unknown": tally.unknown[:MOST_ROWS],
         "errors": tally.errors[-MOST_ROWS:],
@@ -111,6 +140,31 @@ def iso(moment: float | None) -> str | None:
     if moment is None:
         return None
     return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def command_line(*words: str) -> str:
+    """A command of `pursuit` for a person to copy."""
+    return shlex.join(("pursuit", *words))
+
+
+def way_on(
+    mission_id: str,
+    *,
+    reason: str | None,
+    parent: str | None,
+    origin: str | None = None,
+    say: Callable[..., str] = command_line,
+) -> str:
+    """What continues or repeats a mission that ended for this reason: a sentence with commands to copy."""
+    if parent is not None:
+        return f"its parent {parent} can start another child"
+    if reason in CAP_REASONS:
+        cap = next(name for name in CAPS if name.startswith(reason or ""))
+        extend = say("extend", mission_id, f"--{cap.replace('_', '-')}", "N")
+        return f"raise its cap with: {extend}, then: {say('resume', mission_id)}"
+    if origin is not None:
+        return f"start it again with: {say('run', origin)}"
+    return "an ended mission stays as it is; start a new one"
 
 
 def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
@@ -159,9 +213,33 @@ def children_rows(state: MissionState) -> list[dict[str, Any]]:
     ]
 
 
-def _count(events: Iterable[AnyEvent]) -> _Tally:
+def exit_code_of(result: Mapping[str, Any] | None) -> int | None:
+    """The exit code in the result of a command, or None if it has none."""
+    value = None if result is None else value_of(result)
+    code = cast("Mapping[str, Any]", value).get("exit_code") if isinstance(value, Mapping) else None
+    return code if isinstance(code, int) else None
+
+
+def output_tail(result: Mapping[str, Any] | None) -> list[str]:
+    """The last lines that a command printed, or of the text that a tool answered with."""
+    if result is None:
+        return []
+    value = value_of(result)
+    texts = [text_of(result)]
+    if isinstance(value, Mapping):
+        found = cast("Mapping[str, Any]", value)
+        streams = [found.get("stdout"), found.get("stderr")]
+        tails = [cast("list[str]", found.get(key) or []) for key in ("failure_lines", "stderr_tail")]
+        printed = [text for text in streams if isinstance(text, str)] + ["\n".join(tail) for tail in tails]
+        texts = [text for text in printed if text.strip()] or texts
+    lines = [line[:LONGEST_LINE] for text in texts for line in text.rstrip().splitlines()]
+    return lines[-TAIL_LINES:]
+
+
+def _count(events: Iterable[AnyEvent], results: Mapping[str, Mapping[str, Any]]) -> _Tally:
     tally = _Tally()
     for event in events:
+        _count_record(tally, event, results)
         match event:
             case IterationProposed():
                 tally.started[event.iteration] = event
@@ -181,6 +259,64 @@ def _count(events: Iterable[AnyEvent]) -> _Tally:
             case _:
                 pass
     return tally
+
+
+def _count_record(tally: _Tally, event: AnyEvent, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keeps what the report tells one by one: calls, checks, questions, and the turns of models and agents."""
+    match event:
+        case CallSettled() if (call := tally.pending.get(event.call_id)) is not None:
+            row = {"iteration": event.iteration, "tool": call.tool, "args": redacted(call.args), "at": iso(call.at)}
+            row |= {"outcome": event.outcome, "seconds": event.seconds}
+            _log(tally, row | ({"error": event.error} if event.error else {}))
+            if call.purpose == "check":
+                result = results.get(event.blob, event.result) if event.blob is not None else event.result
+                tally.checks.append(
+                    {
+                        "iteration": event.iteration,
+                        "criterion_id": call.criterion_id,
+                        "outcome": event.outcome,
+                        "exit_code": exit_code_of(result),
+                        "seconds": event.seconds,
+                        "output": output_tail(result) or ([event.error] if event.error else []),
+                    }
+                )
+        case CallRefused():
+            row = {"iteration": event.iteration, "tool": event.tool, "args": redacted(event.args), "at": iso(event.at)}
+            _log(tally, row | {"outcome": event.outcome, "seconds": 0.0, "error": event.reason})
+        case ApprovalAsked():
+            tally.approvals[event.approval_id] = {
+                "approval_id": event.approval_id,
+                "iteration": event.iteration,
+                "tool": event.tool,
+                "args": redacted(event.args),
+                "reason": event.reason,
+                "asked_at": iso(event.at),
+            }
+        case ApprovalAnswered() if "answer" not in (row := tally.approvals.get(event.approval_id, {"answer": None})):
+            row |= {"answer": event.answer, "by": event.by, "answered_at": iso(event.at)}
+            row |= {"why": event.reason} if event.reason else {}
+        case ApprovalExpired() if "answer" not in (row := tally.approvals.get(event.approval_id, {"answer": None})):
+            row |= {"answer": "expired", "answered_at": iso(event.at)}
+        case ModelAsked():
+            tally.asked_of = event.model
+        case ModelAnswered():
+            answer = event.answer
+            turn: dict[str, Any] = {"iteration": event.iteration, "who": tally.asked_of, "at": iso(event.at)}
+            turn |= {"calls": [] if answer is None else [call.name for call in answer.calls]}
+            turn |= {"text": "" if answer is None else answer.text[:LONGEST_TURN], "tokens": event.tokens}
+            turn |= {"cost_usd": event.cost_usd, "seconds": event.seconds}
+            tally.turns.append(turn | ({"error": event.error} if event.error else {}))
+        case IterationProposed(proposer="client"):
+            calls = ["script"] if event.script is not None else [call.tool for call in event.calls]
+            turn = {"iteration": event.iteration, "who": "client", "at": iso(event.at), "calls": calls}
+            tally.turns.append(turn | {"text": (event.rationale or "")[:LONGEST_TURN]})
+        case _:
+            pass
+
+
+def _log(tally: _Tally, row: dict[str, Any]) -> None:
+    tally.log.append(row)
+    tally.logged += 1
 
 
 def _count_call(tally: _Tally, event: CallSettled) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -32,6 +32,16 @@ class Point(msgspec.Struct, frozen=True, gc=False):
         return self.iteration, self.order
 
 
+class Gap(NamedTuple):
+    """A call that should have reported a value, and did not; `last` is the value before it."""
+
+    place: tuple[int, int]
+    tool: str
+    call_id: str
+    why: str
+    last: Point | None = None
+
+
 class Seen(NamedTuple):
     """How often an event came from one source, and its last call."""
 
@@ -42,12 +52,16 @@ class Seen(NamedTuple):
 
 
 class Metrics:
-    """The last points of every metric, kept apart by source so that no source can push out another's."""
+    """The last points of every metric, kept apart by source so that no source can push out another's.
 
-    __slots__ = ("_series",)
+    A value is current as long as its tool reports it: after a later call of the tool without it there is a gap.
+    """
+
+    __slots__ = ("_latest", "_series")
 
     def __init__(self) -> None:
         self._series: dict[str, dict[str, deque[Point]]] = {}
+        self._latest: dict[tuple[str, str], Gap] = {}
 
     def add(self, name: str, point: Point) -> None:
         """Keeps the points of an iteration in proposed order, whichever call came back first."""
@@ -60,6 +74,31 @@ class Metrics:
             held.append(series.pop())
         series.append(point)
         series.extend(reversed(held))
+
+    def reported(self, gap: Gap, under: str = "") -> None:
+        """Notes that a tool has reported all that it has to, or all `under` a name: what is older is out of date."""
+        known = self._latest.get((gap.tool, under))
+        if known is None or gap.place > known.place:
+            self._latest[gap.tool, under] = gap
+
+    def standing(self, name: str, source: str | None = None) -> Point | Gap | None:
+        """The newest point that counts under the source glob, or the gap after it."""
+        newest: Point | Gap | None = None
+        for tool, series in self._series.get(name, {}).items():
+            if source_matches(source, tool):
+                point = series[-1]
+                for now in (point, *self._gaps(name, point)):
+                    if newest is None or now.place > newest.place:
+                        newest = now
+        return newest
+
+    def _gaps(self, name: str, point: Point) -> Iterator[Gap]:
+        """The gaps after a point: of its tool, and of the lists and tables that it was in."""
+        steps = name.split(".")
+        for count in range(len(steps) + 1):
+            gap = self._latest.get((point.tool, ".".join(steps[:count])))
+            if gap is not None and gap.place > point.place:
+                yield gap._replace(last=point)
 
     def latest(self, name: str, source: str | None = None) -> Point | None:
         """The newest point that counts under the source glob."""

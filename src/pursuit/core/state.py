@@ -6,6 +6,7 @@ Pure data; only the fold changes it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -14,6 +15,7 @@ import msgspec
 
 from pursuit.core.approvals import Approval
 from pursuit.core.best import BestPoints
+from pursuit.core.confirmation import Confirmation, remeasure
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AbortOrdered,
@@ -31,8 +33,8 @@ from pursuit.core.events import (
     WaitingFor,
 )
 from pursuit.core.mission import GUARDED, Mission
-from pursuit.core.observe import value_of
-from pursuit.core.series import Events, Metrics, Point
+from pursuit.core.observe import leaves, value_of
+from pursuit.core.series import Events, Gap, Metrics, Point
 
 Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -126,6 +128,25 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
         said = (script.observed, script.events, script.error) if script is not None else None
         return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
 
+    def shape(self) -> str:
+        """A fingerprint of the calls and of their results without numbers and identifiers."""
+        script = self.script
+        said = (script.observed, script.events, script.error) if script is not None else None
+        calls = [(c.key, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in self.calls.values()]
+        return fingerprint([*calls, _shape(said)])
+
+
+_WORD = re.compile(r"[\w.:+-]+")
+_DIGIT = re.compile(r"\d")
+
+
+def _shape(value: Any) -> str:
+    """JSON with a mark in the place of each number, time and identifier (words with a digit); empty without a value."""
+    if value is None:
+        return ""
+    text = msgspec.json.encode(value, order="deterministic").decode()
+    return _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], text)
+
 
 def fingerprint(value: Any) -> str:
     """A short stable digest of a JSON value."""
@@ -177,6 +198,9 @@ class MissionState:
     parent: str | None = None
     operators_own: bool = True
     """Whether the operator wrote it, and not a model."""
+    origin: str | None = None
+    mode: str | None = None
+    """The policy mode that the operator chose last; None if it was always that of the configuration."""
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""
@@ -186,6 +210,7 @@ class MissionState:
     waiting_for: WaitingFor | None = None
     wait_detail: str | None = None
     wait_until: float | None = None
+    wait_began: float = 0.0
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -225,7 +250,13 @@ class MissionState:
     best: dict[str, Point] = field(default_factory=dict[str, Point])
     """The best value of each threshold's metric, whatever the call that reported it did to the other criteria."""
     best_points: BestPoints = field(init=False)
+    confirmations: dict[str, Confirmation] = field(default_factory=dict[str, Confirmation])
+    """The candidates of thresholds with `confirm`, by criterion; `confirmation.remeasure` says what to do."""
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
+    nearest: dict[str, float] = field(default_factory=dict[str, float])
+    """How near each threshold's metric came to its target since the last checkpoint, and `trail` at those before."""
+    trail: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
+    ever_met: set[str] = field(default_factory=set[str])
     checkpoints: int = 0
     checkpoint_at: float | None = None
     no_progress: int = 0
@@ -234,6 +265,7 @@ class MissionState:
     proposer_failures: int = 0
     sequences: deque[str] = field(default_factory=lambda: deque[str](maxlen=3))
     outputs_seen: Remembered = field(default_factory=Remembered)
+    shapes_seen: Remembered = field(default_factory=Remembered)
     errors_seen: Remembered = field(default_factory=Remembered)
     results_seen: Remembered = field(default_factory=Remembered)
     guard_key: str = ""
@@ -266,10 +298,27 @@ class MissionState:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed
 
+    def waited_for_child(self, now: float) -> float:
+        """The seconds for which it has been waiting for a child; 0 if it waits for none."""
+        if self.waiting_for != "task" or self.open is None:
+            return 0.0
+        waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}
+        child = any(one.call_id in waited for one in self.children.values())
+        return max(0.0, now - self.wait_began) if child else 0.0
+
     @property
     def current_index(self) -> int:
         """The number of the open iteration, or of the next one."""
         return self.open.index if self.open is not None else self.iteration_count
+
+    @property
+    def aims(self) -> tuple[MetricThreshold, ...]:
+        """The thresholds that progress is about: the required ones, if there are any."""
+        return tuple(one for one in self.thresholds if one.required) or self.thresholds
+
+    def is_new(self, iteration: Iteration) -> bool:
+        """Whether an iteration has results that were not seen before, and not in numbers alone."""
+        return iteration.outputs() not in self.outputs_seen and iteration.shape() not in self.shapes_seen
 
     def call(self, call_id: str) -> CallRecord | None:
         """A call of the open iteration."""
@@ -287,13 +336,19 @@ def observation_view(state: MissionState) -> dict[str, Any]:
     names = list(state.series.names())
     each = max(10, MOST_POINTS // max(1, len(names)))
     return {
-        "metrics": state.metrics,
+        "metrics": {name: value for name, value in state.metrics.items() if not _out_of_date(state, name, value)},
         "metric_history": {name: [p.value for p in state.series.points(name)[-each:]] for name in names},
         "events": state.events.counts(),
         "tool_results": _bounded([row for iteration in window for row in _rows(iteration)]),
         "errors": [error for iteration in window for _tool, error in iteration.errors()],
         "iteration": state.open.index if state.open is not None else max(0, state.iteration_count - 1),
     }
+
+
+def _out_of_date(state: MissionState, name: str, value: Any) -> bool:
+    """Whether the tool of a metric was called again and no longer reports it."""
+    path = next((path for path, _ in leaves({name: value})), name)
+    return isinstance(state.series.standing(path), Gap)
 
 
 def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -322,6 +377,7 @@ def script_view(state: MissionState) -> dict[str, Any]:
         "results": [] if last is None else _rows(last),
         "errors": [] if last is None else [error for _tool, error in last.errors()],
         "advice": state.last_ended.rationale if state.last_ended is not None else None,
+        "confirm": msgspec.to_builtins(remeasure(state.confirmations.values())),
         "memory": state.memory,
     }
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from pursuit.core.approvals import approval_id, is_granted
-from pursuit.core.budgets import RemainingBudget, child_id, is_spawn
+from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_checks
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
 from pursuit.core.state import MissionState, fingerprint
@@ -135,10 +135,10 @@ def _question(run: Run, planned: Planned) -> ApprovalAsked | None:
 class Admission:
     """Admits the calls of one batch in their order, and counts what the batch itself uses up."""
 
-    def __init__(self, run: Run, state: MissionState) -> None:
+    def __init__(self, run: Run, state: MissionState, *, check: bool = False) -> None:
         self._run = run
         self._state = state
-        self._budget = RemainingBudget(state)
+        self._budget = RemainingBudget(state, check=check)
         self._spawns: Spawns | None = None
         self._guarded = state.open is not None and state.open.guarded
         self._guard_key, self._guard_count = state.guard_key, state.guard_count
@@ -146,20 +146,23 @@ class Admission:
     def admit(self, planned: Planned, tool: Tool | None) -> CallIntended | CallRefused | None:
         """The intent of a call that may run, or the refusal of one that may not.
 
-        None for a call that was sent before and may not be sent again. One that may is in the budget already.
+        None for a call that was sent before and may not be sent again. One that may counts again.
         """
         denied = None if tool is None else self._denied(planned, tool)
         before = self._state.call(planned.call_id)
         if before is not None:
-            if tool is None or denied is not None:
+            if tool is None or denied is not None or self._budget.lacks(ONE_CALL) is not None:
                 return None
+            self._budget.take(ONE_CALL)
             return self._intent(planned, tool, attempt=before.attempt + 1)
         if tool is None:
             return self._refuse(planned, "failed", planned.missing or self._run.tools.missing(planned.tool))
         if denied is not None:
             return self._refuse(planned, "denied", denied)
         if self._budget.lacks(ONE_CALL) is not None:
-            return self._refuse(planned, "skipped", "max_tool_calls is used up")
+            kept = planned.purpose != "check" and kept_for_checks(self._state)
+            rest = f", but for {kept} that {'is' if kept == 1 else 'are'} kept for checks" if kept else ""
+            return self._refuse(planned, "skipped", f"max_tool_calls is used up{rest}")
         left = self._run.wall_clock_left()
         if left is not None and left <= 0:
             return self._refuse(planned, "skipped", "max_wall_clock_seconds is used up")
@@ -194,6 +197,8 @@ class Admission:
 
     def _loops(self, planned: Planned) -> bool:
         key = fingerprint([planned.tool, planned.args])
+        if any(one.key == key and one.missing for one in self._state.confirmations.values()):
+            return False  # a criterion asks for these repeats
         same = key == self._guard_key
         if same and self._guard_count >= LOOP_LIMIT:
             return True

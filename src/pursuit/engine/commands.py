@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,9 +28,10 @@ DRAIN_SECONDS = 1.0
 async def run_command(
     argv: Sequence[str], cwd: str | None, *, given: bytes | None = None, whole: int | None = None
 ) -> dict[str, Any]:
-    """The exit code and the ends of stdout and stderr; `given` is the standard input.
+    """The exit code and the ends of stdout and stderr; `cut` names those whose beginning is not kept.
 
-    With `whole` all of stdout is kept, and more bytes than that are refused. Raises `CallFailed`.
+    `given` is the standard input. With `whole` all of stdout is kept, and more bytes than that are refused. Raises
+    `CallFailed`.
     """
     try:
         process = await _started(argv, cwd, reads=given is not None)
@@ -37,12 +39,13 @@ async def run_command(
         raise CallFailed(f"cannot run {argv[0]!r}: {error}", sent=False) from None
     most = KEPT if whole is None else whole + 1
     tails = {"stdout": bytearray(), "stderr": bytearray()}
+    dropped: set[str] = set()
     code = -1
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_feed, process.stdin, given)
-            tasks.start_soon(_drain, process.stdout, tails["stdout"], most)
-            tasks.start_soon(_drain, process.stderr, tails["stderr"], KEPT)
+            tasks.start_soon(_drain, process.stdout, tails["stdout"], most, partial(dropped.add, "stdout"))
+            tasks.start_soon(_drain, process.stderr, tails["stderr"], KEPT, partial(dropped.add, "stderr"))
             code = await process.wait()
             _kill_group(process)
             # The pipes are read to their end, but not for ever: a process that left the group may keep them open.
@@ -57,7 +60,8 @@ async def run_command(
             await process.aclose()
     if whole is not None and len(tails["stdout"]) > whole:
         raise CallFailed(f"{argv[0]!r} printed more than the {whole} bytes that are read", answered=True)
-    return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}}
+    cut = {"cut": [name for name in tails if name in dropped]} if dropped else {}
+    return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}, **cut}
 
 
 async def _started(argv: Sequence[str], cwd: str | None, *, reads: bool) -> Process:
@@ -85,14 +89,16 @@ async def _feed(stream: ByteSendStream | None, given: bytes | None) -> None:
     await stream.aclose()
 
 
-async def _drain(stream: ByteReceiveStream | None, tail: bytearray, most: int) -> None:
+async def _drain(stream: ByteReceiveStream | None, tail: bytearray, most: int, on_cut: Callable[[], None]) -> None:
     """Reads everything and keeps the end."""
     if stream is None:
         return
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async for chunk in stream:
             tail.extend(chunk)
-            del tail[:-most]
+            if len(tail) > most:
+                on_cut()
+                del tail[:-most]
 
 
 def _kill_group(process: Process) -> None:

@@ -21,6 +21,9 @@ import msgspec
 
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
+    AnyEvent,
+    CallIntended,
+    CallSettled,
     CompletionOrdered,
     Event,
     MissionEnded,
@@ -34,7 +37,7 @@ from pursuit.core.events import (
 from pursuit.core.fold import fold
 from pursuit.core.lessons import remembered
 from pursuit.core.mission import Mission, MissionPolicy, Proposal
-from pursuit.core.report import build_report
+from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Clock, Observer, Phase, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, settle_lost
@@ -48,6 +51,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Proposer
 from pursuit.proposers.importance import importance_of
 from pursuit.proposers.language import LanguageModel, ProposerContext
+from pursuit.reports.wording import moment
 from pursuit.sandbox import Sandbox
 
 
@@ -70,7 +74,7 @@ async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None =
     stored = await ledger.read(mission_id)
     events = [decode(event.type, event.body) for event in stored]
     state = state or fold(events)
-    report = build_report(mission_id, events, state)
+    report = build_report(mission_id, events, state, await _check_results(ledger, events))
     if state is not None and (shares := importance_of(state.mission, report.get("trials", ()))):
         report["importance"] = shares
     report["ledger"] = {
@@ -79,6 +83,16 @@ async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None =
         "root": await ledger.root(),
     }
     return report
+
+
+async def _check_results(ledger: Ledger, events: Sequence[AnyEvent]) -> dict[str, dict[str, Any]]:
+    """The results of the last checks that are too large for their events, by their digests."""
+    checks = {event.call_id for event in events if isinstance(event, CallIntended) and event.purpose == "check"}
+    wanted = [
+        event.blob for event in events if isinstance(event, CallSettled) and event.blob and event.call_id in checks
+    ]
+    bodies = {digest: await ledger.blob(digest) for digest in wanted[-MOST_CHECKS:]}
+    return {digest: msgspec.json.decode(body) for digest, body in bodies.items() if body is not None}
 
 
 class ToolSource(Protocol):
@@ -129,6 +143,7 @@ class Driver:
         after: int | None = None,
         claimed: Callable[[MissionState], None] | None = None,
         sampler: LanguageModel | None = None,
+        mode: str | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
@@ -136,11 +151,12 @@ class Driver:
         `UpstreamUnavailable` or `ModelUnavailable` before anything is spent if one of its servers or its language
         model cannot be reached. Raises `Overtaken` if the mission has more than `after` iterations. `claimed` is
         called with the state once the run is in the ledger: a run that dies later can be resumed. `sampler` is the
-        model of the client that asks for this, if it has one.
+        model of the client that asks for this, if it has one. `mode` is recorded as the policy mode that the operator
+        chose for this run.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
-            raise Conflict(f"another driver holds {mission_id}; wait until it is done", session_id=mission_id)
+            raise await self._driven(mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
                 state, head = await self.states.take(mission_id)
@@ -154,7 +170,7 @@ class Driver:
                     self.states.give(mission_id, state, head)
                     raise
                 journal = Journal(self.ledger, mission_id, state, head, bell)
-                run = await self._begin(journal, iterations, proposal, observer, background=background)
+                run = await self._begin(journal, iterations, proposal, observer, background=background, mode=mode)
                 if claimed is not None:
                     claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
@@ -174,6 +190,21 @@ class Driver:
             return await self.close(mission_id) or state
         self.states.give(mission_id, state, journal.head)
         return state
+
+    async def _driven(self, mission_id: str) -> Conflict:
+        """The error for a mission that another process drives; it names the process."""
+        holder = await self.ledger.holder(mission_id)
+        if holder is None:
+            return Conflict(f"another process drives {mission_id}; wait until it is done", session_id=mission_id)
+        since = iso(holder.since)
+        return Conflict(
+            f"{mission_id} is driven by process {holder.pid} on {holder.host} since {moment(since)}; "
+            "wait until it is done, or stop that process",
+            session_id=mission_id,
+            pid=holder.pid,
+            host=holder.host,
+            since=since,
+        )
 
     async def close(self, mission_id: str) -> MissionState | None:
         """Writes the end of a mission that the operator stopped, unless a driver does it."""
@@ -200,6 +231,7 @@ class Driver:
         observer: Observer | None,
         *,
         background: bool,
+        mode: str | None,
     ) -> Run:
         """Records who drives now and how far, and settles what a dead driver left behind."""
         tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy, journal.state.credential)
@@ -213,12 +245,14 @@ class Driver:
             iterations=iterations,
             background=background,
             proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
+            mode=mode,
         )
 
         def begin(state: MissionState) -> Sequence[Event]:
             if state.status == "paused" and before != "paused":  # paused while the servers were being connected
                 return ()
-            return [MissionResumed(at=now), claimed] if before in ("paused", "failed") else [claimed]
+            claim = msgspec.structs.replace(claimed, waited=state.waited_for_child(now))
+            return [MissionResumed(at=now), claim] if before in ("paused", "failed") else [claim]
 
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
         if not await journal.record(begin):
@@ -288,6 +322,13 @@ def _both(one: Observer | None, other: Observer | None) -> Observer | None:
     return see
 
 
+def has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
+    """The error for a mission that has ended; it names the way on, and not the operator's file: clients read it."""
+    way = way_on(mission_id, reason=state.verdict_reason, parent=state.parent)
+    text = f"{mission_id} has ended: {state.status} ({state.verdict_reason}); {way}"
+    return SessionTerminal(text, session_id=mission_id, status=state.status)
+
+
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:
     if proposal is not None and state.open is not None:
         raise InvalidArgument(
@@ -295,7 +336,7 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *
             session_id=mission_id,
         )
     if state.terminal and (state.stop is None or state.closed):
-        raise SessionTerminal(f"{mission_id} has ended: {state.status}", session_id=mission_id, status=state.status)
+        raise has_ended(mission_id, state)
     if state.status == "paused" and not resume:
         raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
 

@@ -117,7 +117,7 @@ def _admission(run: Run, batch: Sequence[Planned], tools: Mapping[str, Tool | No
     def build(state: MissionState) -> list[Event]:
         if state.stopped:
             return []
-        admission = Admission(run, state)
+        admission = Admission(run, state, check=all(planned.purpose == "check" for planned in batch))
         events: list[Event] = []
         for planned in batch:
             before = state.call(planned.call_id)
@@ -285,16 +285,31 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
         await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id)
         answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
     except CallFailed as error:
-        return settle(run, call, error.outcome, error=str(error), used=await _used_by(run, call))
+        seconds = await _seconds_of(run, task_id)
+        return settle(run, call, error.outcome, error=str(error), seconds=seconds, used=await _used_by(run, call))
     if answer is None:
         return None
     observed = any(source_matches(rule.tool, call.tool) for rule in run.state.mission.observe)
     log = await run.tools.log(task_id) if observed and not answer.is_error else ""
-    return _settled_as(run, call, answer, used=await _used_by(run, call), log=log)
+    seconds = await _seconds_of(run, task_id)
+    return _settled_as(run, call, answer, seconds=seconds, used=await _used_by(run, call), log=log)
+
+
+async def _seconds_of(run: Run, task_id: str) -> float:
+    """How long a task ran, by the ledger: from its first event to its last."""
+    row = await run.ledger.row(task_id)
+    return 0.0 if row is None else max(0.0, row.updated_at - row.created_at)
 
 
 async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
-    """Makes the mission wait if one of these calls is a task that still runs; raises `MustWait` then."""
+    """Makes the mission wait if one of these calls is a task that still runs; raises `MustWait` then.
+
+    The wall clock runs on while children work, and ends them.
+    """
+    left = run.wall_clock_left()
+    if left is not None and left <= 0:
+        children = [call for call in running_tasks(run.state) if is_spawn(run.state, call.tool)]
+        await _cancel(run, children, reason="max_wall_clock_seconds is used up")
 
     def running(state: MissionState) -> str | None:
         calls = [_pending(state, planned.call_id) for planned in batch]
@@ -304,7 +319,9 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
         task_id = running(state)
         if task_id is None or state.stopped:
             return ()
-        return [WaitBegan(at=run.clock.now(), waiting_for="task", detail=task_id, elapsed=run.elapsed())]
+        now, call = run.clock.now(), next(c for c in running_tasks(state) if c.task == task_id)
+        until = now + left if left is not None and is_spawn(state, call.tool) else None
+        return [WaitBegan(at=now, waiting_for="task", detail=task_id, until=until, elapsed=run.elapsed())]
 
     if running(run.state) is not None and await run.journal.record(build):
         raise MustWait
@@ -312,11 +329,17 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
 
 async def cancel_tasks(run: Run, *, reason: str) -> None:
     """Stops the tasks of a mission that is being ended; their calls count as cancelled."""
-    for call in running_tasks(run.state):
+    await _cancel(run, running_tasks(run.state), reason=reason)
+
+
+async def _cancel(run: Run, calls: Sequence[CallRecord], *, reason: str) -> None:
+    for call in calls:
         if call.task is not None:
             await run.tools.cancel(call.task, reason=reason)
-    for call in running_tasks(run.state):
-        run.journal.stage(settle(run, call, "cancelled", error=reason, used=await _used_by(run, call)).event)
+    for call in calls:
+        seconds = await _seconds_of(run, call.task or "")
+        used = await _used_by(run, call)
+        run.journal.stage(settle(run, call, "cancelled", error=reason, seconds=seconds, used=used).event)
 
 
 async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:

@@ -20,6 +20,7 @@ from pursuit.core.patterns import Unfinished, count, find
 from pursuit.core.series import COMPARE
 from pursuit.core.state import CallRecord, observation_view
 from pursuit.engine.call_admission import Planned
+from pursuit.engine.commands import KEPT
 from pursuit.engine.context import Run
 from pursuit.engine.execute import execute, whole_result
 
@@ -120,6 +121,7 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
         verdicts["exit_code"] = {"value": value["exit_code"], "met": value["exit_code"] == wanted}
     else:
         verdicts["succeeded"] = {"met": record.outcome == "ok"}
+    cut = _cut(value) if planned.command else None
     try:
         if expect.text is not None:
             verdicts["text"] = {"pattern": expect.text, "met": find(expect.text, text) is not None}
@@ -128,6 +130,10 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
             verdicts["count"] = {"value": number, "met": COMPARE[expect.count.op](number, expect.count.target)}
     except Unfinished as error:
         return Answer(error=str(error), source=source)
+    if cut is not None and (expect.count is not None or verdicts.get("text", {}).get("met") is False):
+        return Answer(
+            error=f"only the last {KEPT} bytes of {cut} are kept, so not all of it was searched", source=source
+        )
     if expect.file is not None:
         cwd = planned.args["cwd"] if planned.command else None
         verdicts["file"] = {"path": expect.file, "met": _exists(Path(cwd or ".") / expect.file)}
@@ -139,6 +145,11 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
     met = all(verdict["met"] for verdict in verdicts.values())
     never = {"never": True} if planned.command and value["exit_code"] in expect.never_exit_codes else {}
     return Answer(value={"met": met, **never, **verdicts}, source=source)
+
+
+def _cut(value: Mapping[str, Any]) -> str | None:
+    """Which outputs of a command are not whole, in words; None if all are."""
+    return " and ".join(value["cut"]) if value.get("cut") else None
 
 
 def _exists(path: Path) -> bool:

@@ -171,6 +171,15 @@ class Bell(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The process that holds a driver's lock, and the wall clock when it took the lock."""
+
+    pid: int
+    host: str
+    since: float
+
+
 class Claim(Protocol):
     """The driver's lock on one stream, held until `release` or the death of the process."""
 
@@ -265,6 +274,10 @@ class Ledger(Protocol):
 
     async def is_claimed(self, stream: str) -> bool:
         """Whether a live process holds the driver's lock; asking never makes a `claim` fail."""
+        ...
+
+    async def holder(self, stream: str) -> Holder | None:
+        """The process that took the driver's lock last, for a person who was refused; None if it is not known."""
         ...
 
     async def root(self) -> str:

@@ -6,7 +6,9 @@ Each lock is an `flock`, so the kernel frees it when its holder dies, however it
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import platform
 import re
 import time
 from contextlib import suppress
@@ -14,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pursuit.errors import InvalidArgument, LedgerUnavailable
+from pursuit.ledger.contract import Holder
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -92,6 +95,7 @@ def take_claim(folder: Path, stream: str) -> StreamClaim | None:
                 elif not _try_lock(descriptor, fcntl.LOCK_SH):
                     return None
                 if held:
+                    _sign(descriptor)
                     return StreamClaim(path, descriptor)
             finally:
                 if not held:
@@ -103,6 +107,23 @@ def take_claim(folder: Path, stream: str) -> StreamClaim | None:
             f"cannot lock {path}: {error.strerror}; the ledger's folder must be writable and on a disk with file locks",
             path=str(path),
         ) from error
+
+
+def _sign(descriptor: int) -> None:
+    """Writes the holder into its lock file, for `holder_of`; a disk that is full does not refuse the lock."""
+    body = json.dumps({"pid": os.getpid(), "host": platform.node(), "since": time.time()}).encode()
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, body, 0)
+
+
+def holder_of(folder: Path, stream: str) -> Holder | None:
+    """The process that took the lock of a stream last, as its lock file says; None if that cannot be read."""
+    require_name(stream)
+    try:
+        return Holder(**json.loads((folder / f"{stream}.lock").read_bytes()))
+    except (OSError, ValueError, TypeError):  # a file of an older release is empty
+        return None
 
 
 def is_claimed(folder: Path, stream: str) -> bool:
@@ -153,8 +174,9 @@ class WriteQueue:
     Waiting here costs a microsecond per try, where a refused BEGIN costs a back-off of milliseconds.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = open_private(path)
+    def __init__(self, path: Path | None) -> None:
+        self._descriptor = None if path is None else open_private(path)
+        """None for a database that cannot be written, where nothing queues."""
 
     @classmethod
     def beside(cls, database: Path) -> WriteQueue:
@@ -163,6 +185,8 @@ class WriteQueue:
 
     def try_enter(self) -> bool:
         """Whether this process may write now; waits at most 3 ms. True also where the file system has no locks."""
+        if self._descriptor is None:
+            return True
         for _ in range(_SPINS):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,9 +200,11 @@ class WriteQueue:
 
     def leave(self) -> None:
         """Lets the next process in."""
-        with suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        if self._descriptor is not None:
+            with suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Closes the lock file."""
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)

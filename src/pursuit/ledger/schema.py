@@ -6,13 +6,16 @@ file that is not ours is never changed.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sqlite3
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -29,8 +32,11 @@ _SMALLEST_DATABASE = 512
 _CHECKPOINT_PAGES = 2000
 """8 MB of log: with fifty writers a tenth faster than SQLite's 4 MB, and a checkpoint still stalls only briefly."""
 
+_LEAST_FREE = 64 * 1024
+"""SQLite extends the index of its log by 32 KB at a time."""
+DISK_FULL = "the disk is full; free some space and try again"
 _NEXT_STEP = {
-    sqlite3.SQLITE_FULL: "the disk is full; free some space and try again",
+    sqlite3.SQLITE_FULL: DISK_FULL,
     sqlite3.SQLITE_READONLY: "it is read-only; make the file and its folder writable",
     sqlite3.SQLITE_IOERR: "the disk reports an error; check it, then try again",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that it is a file and that its folder is writable",
@@ -84,7 +90,9 @@ def open_file(path: Path) -> Handles:
         file = _file_id(path)
         queue = WriteQueue.beside(path)
     except OSError as error:
-        raise LedgerUnavailable(f"cannot open the ledger {path}: {error.strerror}", path=str(path)) from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and path.is_file():
+            return _open_to_read(path)
+        raise LedgerUnavailable(f"cannot open the ledger {path}: {_why(path, error)}", path=str(path)) from error
     writer: sqlite3.Connection | None = None
     try:
         wait_for_turn(queue)
@@ -100,6 +108,46 @@ def open_file(path: Path) -> Handles:
         raise
     queue.leave()
     return handles
+
+
+def _open_to_read(path: Path) -> Handles:
+    """Opens a ledger that cannot be written here; each append to it is refused."""
+    try:
+        writer = _connect_to_read(path)
+        try:
+            found, latest = _version(writer, path), max(_migrations())
+            _refuse_newer(path, found, latest)
+            if found < latest:
+                raise LedgerUnavailable(
+                    f"the ledger {path} has an older format and is read-only; copy it to a writable folder",
+                    path=str(path),
+                )
+            return Handles(file=_file_id(path), writer=writer, reader=open_reader(path), queue=WriteQueue(None))
+        except BaseException:
+            writer.close()
+            raise
+    except sqlite3.Error as error:
+        raise unavailable(path, error) from error
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection to a file that cannot be written.
+
+    In WAL mode SQLite needs the files of its log even to read, unless the file cannot change: that is so where the
+    file system is read-only and no log was left behind.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    fixed = os.statvfs(path).f_flag & os.ST_RDONLY and not (log.exists() and log.stat().st_size)
+    address = f"file:{quote(str(path.absolute()))}?{'immutable=1' if fixed else 'mode=ro'}"
+    return sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, cached_statements=64)
+
+
+def _why(path: Path, error: OSError) -> str:
+    """Why a ledger cannot be made or opened, with the part of its path that is to blame."""
+    if error.errno == errno.ENOSPC:
+        return DISK_FULL
+    place = Path(error.filename) if isinstance(error.filename, str) else path
+    return f"{place}: {error.strerror}" if place != path else str(error.strerror)
 
 
 def displaced(path: Path, file: FileId) -> LedgerUnavailable | None:
@@ -125,7 +173,14 @@ def _file_id(path: Path) -> FileId:
 def open_reader(path: Path) -> sqlite3.Connection:
     """A connection that cannot change the ledger."""
     reader = connect(path)
-    reader.execute("PRAGMA query_only = ON")
+    try:
+        reader.execute("PRAGMA query_only = ON")
+        reader.execute("SELECT count(*) FROM sqlite_master")  # only now does SQLite open the file
+    except sqlite3.Error as error:
+        reader.close()
+        if _primary_code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or not path.is_file():
+            raise
+        reader = _connect_to_read(path)
     return reader
 
 
@@ -143,8 +198,19 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 def unavailable(path: Path, error: sqlite3.Error) -> LedgerUnavailable:
     """SQLite's error, with what to do about it."""
-    advice = _NEXT_STEP.get(_primary_code(error), str(error))
+    code = _primary_code(error)
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and is_disk_full(path):
+        code = sqlite3.SQLITE_FULL  # SQLite reports it so where it cannot extend the log or its index
+    advice = _NEXT_STEP.get(code, str(error))
     return LedgerUnavailable(f"the ledger {path} is unavailable: {advice}", path=str(path), reason=str(error))
+
+
+def is_disk_full(path: Path) -> bool:
+    """Whether the disk of a file, or of the folder that it would be in, has no room for a page of the ledger."""
+    with suppress(OSError):
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        return shutil.disk_usage(folder).free < _LEAST_FREE
+    return False
 
 
 def _primary_code(error: sqlite3.Error) -> int:
@@ -176,14 +242,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     found = _version(connection, path)
     steps = _migrations()
     latest = max(steps)
-    if found > latest:
-        raise LedgerTooNew(
-            f"{path} was written by a newer release of Pursuit: its format is version {found} and this release "
-            f"knows up to version {latest}; upgrade Pursuit, or name another ledger",
-            path=str(path),
-            found=found,
-            known=latest,
-        )
+    _refuse_newer(path, found, latest)
     mode = _single_value(connection, "PRAGMA journal_mode = WAL")
     if mode != "wal":
         raise LedgerUnavailable(f"the ledger {path} needs SQLite's WAL mode, which its disk refuses", path=str(path))
@@ -197,6 +256,17 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             _migrate(connection, number, steps[number])
     # From here on the writer waits in the event loop and not inside SQLite.
     connection.execute("PRAGMA busy_timeout = 0")
+
+
+def _refuse_newer(path: Path, found: int, latest: int) -> None:
+    if found > latest:
+        raise LedgerTooNew(
+            f"{path} was written by a newer release of Pursuit: its format is version {found} and this release "
+            f"knows up to version {latest}; upgrade Pursuit, or name another ledger",
+            path=str(path),
+            found=found,
+            known=latest,
+        )
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

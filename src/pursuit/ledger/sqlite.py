@@ -30,12 +30,13 @@ from pursuit.ledger.contract import (
     Folds,
     Found,
     Head,
+    Holder,
     Page,
     StoredEvent,
     StreamRow,
     Verification,
 )
-from pursuit.ledger.locks import StreamClaim, is_claimed, require_name, take_claim
+from pursuit.ledger.locks import StreamClaim, holder_of, is_claimed, require_name, take_claim
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, open_file, real_path, unavailable
 from pursuit.ledger.verify import forget_stream, verify_file
 from pursuit.ledger.watch import Bells, follow
@@ -406,6 +407,11 @@ class SqliteLedger:
         """See `contract.Ledger.is_claimed`."""
         await anyio.lowlevel.checkpoint()
         return is_claimed(self._path.parent / "locks", stream)
+
+    async def holder(self, stream: str) -> Holder | None:
+        """See `contract.Ledger.holder`."""
+        await anyio.lowlevel.checkpoint()
+        return holder_of(self._path.parent / "locks", stream)
 
     async def root(self) -> str:
         """See `contract.Ledger.root`."""

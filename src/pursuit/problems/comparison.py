@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -190,6 +191,41 @@ def problem_row(problem: Manifest, attempts: Sequence[dict[str, Any]]) -> dict[s
         "target": primary.target,
         "best_known": primary.best_known,
         "attempts": ranked(attempts),
+        "agents": agents_of(attempts),
+    }
+
+
+PASS_AT = (1, 2, 3, 5, 10, 20, 50, 100)
+
+
+def agents_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempts of each agent (`label`) taken together, the agent with the best mean first.
+
+    Attempts that still run are left out. Mean, standard error and best are over the feasible scores. `pass_at` is the
+    chance that at least one of k attempts, drawn from those that are over, solves the problem.
+    """
+    over: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["status"] != "open":
+            over.setdefault(row["label"], []).append(row)
+    found = [_agent(label, mine) for label, mine in over.items()]
+    sign = -1.0 if rows and rows[0]["direction"] == "maximize" else 1.0
+    return sorted(found, key=lambda one: math.inf if one["mean"] is None else sign * one["mean"])
+
+
+def _agent(label: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    values = [row["value"] for row in rows if row["value"] is not None and row["feasible"]]
+    solved, count = sum(row["solved"] for row in rows), len(rows)
+    best = max if rows[0]["direction"] == "maximize" else min
+    return {
+        "label": label,
+        "attempts": count,
+        "feasible": len(values),
+        "solved": solved,
+        "mean": fmean(values) if values else None,
+        "standard_error": stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None,
+        "best": best(values) if values else None,
+        "pass_at": {str(k): 1 - math.comb(count - solved, k) / math.comb(count, k) for k in PASS_AT if k <= count},
     }
 
 

@@ -62,8 +62,10 @@ COLUMNS = (
     "seconds",
     "from first call",
     "tokens",
+    "other metrics",
     "notes",
 )
+AGENT_COLUMNS = ("who", "attempts", "feasible", "solved", "mean", "standard error", "best", "pass@k")
 WHOLE = ("attempt", "status", "score")
 """Columns whose cells are not broken."""
 
@@ -73,7 +75,8 @@ _AXES = ("calls", "seconds", "tokens")
 def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
     """The page; each problem has `title`, `problem_id`, the primary metric with its levels, and `attempts`."""
     sections = [_section(one) for one in problems]
-    return template("comparison.html.j2").render(columns=COLUMNS, whole=WHOLE, problems=sections)
+    words = {"columns": COLUMNS, "whole": WHOLE, "agent_columns": AGENT_COLUMNS}
+    return template("comparison.html.j2").render(**words, problems=sections)
 
 
 def _section(problem: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +88,7 @@ def _section(problem: Mapping[str, Any]) -> dict[str, Any]:
         "metric": problem["metric"],
         "aim": aim(problem),
         "rows": [cells(problem, row) for row in attempts],
+        "agents": [agent_cells(problem, row) for row in repeated(problem)],
         "plots": [(axis, svg) for axis, svg in plots if svg],
     }
 
@@ -112,7 +116,33 @@ def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]
         *("" if row[key] is None else figure(row[key]) for key in ("calls", "evaluations")),
         *("" if row[key] is None else seconds(row[key]) for key in ("seconds", "seconds_from_first_call")),
         "" if row["tokens"] is None else figure(row["tokens"]),
+        "; ".join(others(row)),
         "; ".join(notes(row)),
+    )
+
+
+def others(row: Mapping[str, Any]) -> list[str]:
+    """What the judge said of an attempt besides the metric that attempts are compared by."""
+    more = (one for one in row["score"] if one["metric"] != row["metric"])
+    return [f"{text(one['metric'])} {figure(one['value'])} {text(one['unit'])}".strip() for one in more]
+
+
+def repeated(problem: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The agents of a problem, if one of them tried it more than once."""
+    agents: Sequence[Mapping[str, Any]] = problem["agents"]
+    return agents if any(one["attempts"] > 1 for one in agents) else ()
+
+
+def agent_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The attempts of one agent as the cells of a table with these `AGENT_COLUMNS`."""
+    mean, error, best = row["mean"], row["standard_error"], row["best"]
+    return (
+        text(str(row["label"])),
+        *(figure(row[key]) for key in ("attempts", "feasible", "solved")),
+        "" if mean is None else figure(mean, problem["target"]),
+        "" if error is None else f"{error:.3g}",
+        "" if best is None else figure(best, problem["target"]),
+        ", ".join(f"{k}: {share:.0%}" for k, share in row["pass_at"].items()),
     )
 
 

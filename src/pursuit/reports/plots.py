@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import pairwise, product
 
 from pursuit.reports.wording import figure
 
@@ -25,6 +25,8 @@ MAX_NAMES = 8
 LONGEST_NAME = 24
 LETTER = 6.4
 """About as wide as a digit of the axes' labels."""
+TALL = 10.0
+"""How far a text reaches above its line."""
 
 LOG_DECADES = 3
 # Beyond these a difference of two values would overflow or vanish; a plot cannot show it.
@@ -230,9 +232,11 @@ def scatter_plot(
     goal = "" if level is None else f"target {figure(level)}"
     aim = _target(x_axis, y_axis, level, goal)
     parts = [*_grid(x_axis, y_axis), *aim]
+    taken: list[_Box] = []
     if aim and level is not None:
-        y = y_axis.place(level) - 4
-        parts.append(f'<text x="{WIDTH - RIGHT:.0f}" y="{y:.1f}" text-anchor="end">{escape(goal)}</text>')
+        y, at = y_axis.place(level) - 4, WIDTH - RIGHT
+        parts.append(f'<text x="{at:.0f}" y="{y:.1f}" text-anchor="end">{escape(goal)}</text>')
+        taken.append(_Box.of(at, y, goal, "end"))
     parts += [
         f'<circle class="dot" cx="{x_axis.place(x):.1f}" cy="{y_axis.place(y):.1f}" r="4.5">'
         f"<title>{escape(name, quote=True)}: {figure(y)}</title></circle>"
@@ -240,12 +244,52 @@ def scatter_plot(
     ]
     if len(kept) <= MAX_NAMES:
         # Whose it is; its id is in the title.
-        parts += [_name(x_axis.place(x), y_axis.place(y), name.rpartition(" (")[0] or name) for x, y, name in kept]
+        dots = [(x_axis.place(x), y_axis.place(y), name.rpartition(" (")[0] or name) for x, y, name in kept]
+        parts += _names(dots, taken, x_axis.start)
     return _svg(label, parts)
 
 
-def _name(x: float, y: float, name: str) -> str:
-    """The name beside a point, on the side that has room."""
-    short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-    anchor, at = ("end", x - 7) if x > WIDTH * 0.6 else ("start", x + 7)
-    return f'<text x="{at:.1f}" y="{max(y - 6, TOP):.1f}" text-anchor="{anchor}">{escape(short)}</text>'
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """The place of a text, with the width of its letters estimated."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @classmethod
+    def of(cls, x: float, y: float, words: str, anchor: str) -> _Box:
+        wide = LETTER * len(words)
+        left = x - wide if anchor == "end" else x
+        return cls(left, y - TALL, left + wide, y + 3)
+
+    def meets(self, other: _Box) -> bool:
+        return (
+            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
+        )
+
+
+_SHIFTS = (-6, 4, 14, -18, 26, -30, 38, -42)
+"""Where a name may stand below (or above) its point; farther away it would not be taken for its name."""
+
+
+def _names(dots: Sequence[tuple[float, float, str]], taken: Sequence[_Box], start: float) -> list[str]:
+    """The names beside their points, each where it meets no other text and no point.
+
+    A name without such a place is left out: the title of its point has it.
+    """
+    points = [_Box(x - 5, y - 5, x + 5, y + 5) for x, y, _ in dots]
+    texts, parts = list(taken), list[str]()
+    for place, (x, y, name) in enumerate(dots):
+        short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+        others = [*texts, *(box for number, box in enumerate(points) if number != place)]
+        sides = (("end", x - 7), ("start", x + 7)) if x > WIDTH * 0.6 else (("start", x + 7), ("end", x - 7))
+        for (anchor, at), lower in product(sides, _SHIFTS):
+            box = _Box.of(at, y + lower, short, anchor)
+            inside = box.left >= start and box.right <= WIDTH and box.top >= 0 and box.bottom <= HEIGHT - BOTTOM
+            if inside and not any(box.meets(other) for other in others):
+                texts.append(box)
+                parts.append(f'<text x="{at:.1f}" y="{y + lower:.1f}" text-anchor="{anchor}">{escape(short)}</text>')
+                break
+    return parts

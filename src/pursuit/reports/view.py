@@ -16,6 +16,7 @@ MAX_TITLE = 160
 MAX_ROWS = 500
 MAX_COLUMNS = 12
 """Arguments, and metrics, that a table of trials shows."""
+SHOWN_OUTPUT = 8
 
 _TONES = {"completed": "good", "terminated": "warn", "failed": "bad"}
 _MARKS = {"met": "good", "unmet": "bad", "inconclusive": "warn"}
@@ -298,6 +299,43 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         (text(e.get("session_id")), text(e.get("outcome")), _amounts(e.get("used")), _amounts(e.get("reserved")))
         for e in _entries(report.get("children"))
     ]
+    checks = [
+        (figure(e.get("iteration")), text(e.get("criterion_id")), _ended(e), span(e.get("seconds")), _output(e))
+        for e in _entries(report.get("checks"))
+    ]
+    approvals = [
+        (
+            figure(e.get("iteration")),
+            text(e.get("tool")),
+            compact(e.get("args")),
+            text(e.get("answer")) or "open",
+            " ".join(part for key in ("by", "why") if (part := text(e.get(key)))),
+            moment(e.get("answered_at")),
+        )
+        for e in _entries(report.get("approvals"))
+    ]
+    turns = [
+        (
+            figure(e.get("iteration")),
+            text(e.get("who")),
+            ", ".join(text(call) for call in _items(e.get("calls"))),
+            compact(text(e.get("error") or e.get("text"))),
+            figure(e.get("tokens")),
+            span(e.get("seconds")),
+        )
+        for e in _entries(report.get("turns"))
+    ]
+    made = [
+        (
+            figure(e.get("iteration")),
+            text(e.get("tool")),
+            compact(e.get("args")),
+            text(e.get("outcome")),
+            span(e.get("seconds")),
+            compact(text(e.get("error"))),
+        )
+        for e in _entries(report.get("call_log"))
+    ]
     tables = (
         _trials(report),
         _importance(report),
@@ -306,6 +344,16 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         _rows("Refused or skipped calls", ("Iteration", "Tool", "Outcome", "Reason", "Call"), {0}, refused),
         _rows("Calls whose outcome is unknown", ("Iteration", "Tool", "Reason", "Call"), {0}, unknown),
         _rows("Errors", ("Iteration", "Tool", "Message"), {0}, errors),
+        _rows("Checks", ("Iteration", "Criterion", "Ended", "Time", "Last lines"), {0, 3}, checks),
+        _rows("Approvals", ("Iteration", "Tool", "Arguments", "Answer", "By", "When"), {0}, approvals),
+        _rows("Turns of models and agents", ("Iteration", "Who", "Calls", "Words", "Tokens", "Time"), {0, 4, 5}, turns),
+        _rows(
+            "Calls",
+            ("Iteration", "Tool", "Arguments", "Outcome", "Time", "Error"),
+            {0, 4},
+            made,
+            omitted=count(report.get("call_log_omitted")),
+        ),
     )
     return tuple(table for table in tables if table.rows)
 
@@ -347,6 +395,17 @@ def _importance(report: Mapping[str, Any]) -> Rows:
     return _rows("Importance of the parameters", ("Parameter", "Share"), {1}, rows)
 
 
+def _ended(check: Mapping[str, Any]) -> str:
+    """How a check ended: its exit code if it is a command."""
+    code = number(check.get("exit_code"))
+    return text(check.get("outcome")) if code is None else f"exit code {code:.0f}"
+
+
+def _output(check: Mapping[str, Any]) -> str:
+    lines = [text(line) for line in _items(check.get("output"))]
+    return compact("\n".join(lines[-SHOWN_OUTPUT:]))
+
+
 def _amounts(value: Any) -> str:
     """Parts of a budget by name."""
     parts = _mapping(value).items()
@@ -376,9 +435,12 @@ def _timeline(report: Mapping[str, Any]) -> Rows:
     )
 
 
-def _rows(title: str, columns: tuple[str, ...], numeric: set[int], rows: Sequence[tuple[str, ...]]) -> Rows:
+def _rows(
+    title: str, columns: tuple[str, ...], numeric: set[int], rows: Sequence[tuple[str, ...]], omitted: int = 0
+) -> Rows:
     shown = tuple(rows[:MAX_ROWS])
-    return Rows(title=title, columns=columns, numeric=frozenset(numeric), rows=shown, omitted=len(rows) - len(shown))
+    left = omitted + len(rows) - len(shown)
+    return Rows(title=title, columns=columns, numeric=frozenset(numeric), rows=shown, omitted=left)
 
 
 def _ledger(ledger: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -30,7 +30,7 @@ _REASONS = {
     "max_cost": "The money of the budget is used up.",
     "proposer_failed": "The proposer failed three times in a row.",
     "out_of_reach": "A required check said that it can never be met any more.",
-    "no_progress": "It stopped getting closer to the goal.",
+    "no_progress": "It has stopped making progress.",
     "cadence_skip": "The last iteration was no checkpoint.",
     "heuristic_unproductive": "The last iterations were unproductive.",
     "in_progress": "It has not ended yet.",
@@ -132,9 +132,15 @@ def span(value: Any) -> str:
 
 
 def moment(value: Any) -> str:
-    """An ISO time in UTC to the second; anything else is shown as it is."""
+    """An ISO time in the local zone, to the second; anything else is shown as it is."""
     at = _time(value)
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at else text(value)
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}" if at else text(value)
+
+
+def local_iso(value: Any) -> str:
+    """An ISO time as an ISO time of the local zone, for rows that people and programs read."""
+    at = _time(value)
+    return at.astimezone().isoformat(timespec="milliseconds") if at else text(value)
 
 
 def seconds_between(start: Any, end: Any) -> float | None:

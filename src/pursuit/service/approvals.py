@@ -9,12 +9,15 @@ import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
+import anyio
+
 from pursuit.core.approvals import Approval, pending
 from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, decode
-from pursuit.errors import Fault, InvalidArgument, SessionNotFound, ValidationFailed
+from pursuit.core.state import MissionState
+from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import every_stream
 from pursuit.service.audit import Caller
-from pursuit.service.gateway_journal import GatewayQuestions, already_answered
+from pursuit.service.gateway_journal import GatewayQuestions, already_answered, expired
 from pursuit.service.queries import approval_row
 from pursuit.service.service import Service, storable_reason
 
@@ -44,6 +47,41 @@ class Approvals:
             rows += [approval_row(name, asked) for asked in pending(state.approvals) if now < asked.until]
         return rows if mission_id is not None else [*rows, *await self._gateways.open()]
 
+    async def find(self, word: str) -> str:
+        """The id of the open question that begins like this; a whole id, and what begins none, stays as it is."""
+        if APPROVAL_ID.fullmatch(word):
+            return word
+        begins = word if word.startswith("approval-") else f"approval-{word}"
+        found = [row["approval_id"] for row in await self.open() if row["approval_id"].startswith(begins)]
+        if len(found) > 1:
+            raise InvalidArgument(f"{word[:80]!r} begins {len(found)} ids: {', '.join(found)}; give more of it")
+        return found[0] if found else word
+
+    async def standing(self, mission_id: str, approval_id: str) -> str:
+        """How a question that is not open any more was closed, in words."""
+        state = await self._service.state(mission_id)
+        asked = state.approvals.get(approval_id)
+        if asked is None or asked.answer is None:
+            return "expired" if asked is not None else f"the mission is {state.status}"
+        return f"{asked.answer} by {asked.by}" if asked.by else asked.answer
+
+    async def until_answered(self, mission_id: str, approval_id: str | None = None) -> MissionState:
+        """Returns the state once this question is no longer open, or once the mission no longer waits for a person.
+
+        A question is closed by an answer from any process, by its expiry, and by the end of its mission.
+        """
+        service = self._service
+        with self.ledger.bell(mission_id) as bell:
+            while True:
+                state, now = await service.state(mission_id), service.clock.now()
+                asked = [one for one in pending(state.approvals) if now < one.until]
+                if approval_id is not None:
+                    asked = [one for one in asked if one.approval_id == approval_id]
+                if state.waiting_for not in ("approval", "budget") or (state.waiting_for == "approval" and not asked):
+                    return state
+                with anyio.move_on_after(min((one.until - now for one in asked), default=None)):
+                    await bell.wait()
+
     async def answer(
         self,
         approval_id: str,
@@ -59,7 +97,7 @@ class Approvals:
         """
         if APPROVAL_ID.fullmatch(approval_id) is None:
             raise InvalidArgument(
-                f"{approval_id[:80]!r} is no id of a question; one is `approval-` and 16 hex digits",
+                f"{approval_id[:80]!r} is no id of an open question; `pursuit approvals` shows them",
                 approval_id=approval_id[:80],
             )
         if answer not in get_args(Permission):
@@ -72,10 +110,12 @@ class Approvals:
                 return at_a_gateway
         mission_id, asked, head = await self._find(approval_id, mission_id)
         if asked.answer is not None:
-            raise already_answered(approval_id, asked.answer, asked.by)
-        if self._service.clock.now() >= asked.until:
-            raise already_answered(approval_id, "expired", None)
+            raise self._refused(asked)
         service = self._service
+        if (now := service.clock.now()) >= asked.until:
+            # Recorded, so that it stays expired when the clock is set back.
+            await service.say(mission_id, ApprovalExpired(at=now, approval_id=approval_id))
+            raise expired(approval_id, asked.until)
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
         async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
             word = ApprovalAnswered(
@@ -97,10 +137,17 @@ class Approvals:
                     if first != word:
                         raise already_answered(word.approval_id, first.answer, first.by)
                     return
-                case ApprovalExpired(approval_id=word.approval_id):
-                    raise already_answered(word.approval_id, "expired", None)
+                case ApprovalExpired(approval_id=word.approval_id) as late:
+                    raise expired(word.approval_id, late.at)
                 case _:
                     pass
+
+    @staticmethod
+    def _refused(asked: Approval) -> Conflict:
+        """The error for a question that has its answer, or has expired."""
+        if asked.answer == "expired":
+            return expired(asked.approval_id, asked.until)
+        return already_answered(asked.approval_id, str(asked.answer), asked.by)
 
     async def _find(self, approval_id: str, mission_id: str | None) -> tuple[str, Approval, int]:
         """The mission of a question, the question, and the last event of the mission that was looked at."""

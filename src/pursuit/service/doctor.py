@@ -191,6 +191,8 @@ def rule_findings(configuration: Configuration, tools: Sequence[Tool] | None) ->
 SLOW = 10.0
 PATIENCE = 60.0
 VERIFY_SECONDS = 10.0
+FULL, LOW = 2**20, 200 * 2**20
+"""Bytes that are free on a full disk, which a mission fills in seconds, and on one that is almost full."""
 
 
 async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Finding]:
@@ -361,12 +363,30 @@ def _some(tools: list[Tool], most: int = 3) -> str:
 
 
 async def _ledger(state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Finding]:
+    disk = _disk(state)
     if (absent := _no_ledger(state)) is not None:
-        return [absent]
+        return [*disk, absent]
     try:
         ledger = open_ledger(state)
     except PursuitError as error:
-        return [broken("ledger", error.message, "see whether the file is yours, and the disk is not full")]
+        return [*disk, broken("ledger", error.message, "see whether the file is yours")]
+    return [*disk, *await _verified(state, ledger)]
+
+
+def _disk(state: Path) -> list[Finding]:
+    """Whether there is room for the ledger, the reports and the output of tasks, which are all beside it."""
+    folder = next(parent for parent in state.absolute().parents if parent.exists())
+    free, mend = shutil.disk_usage(folder).free, "free some space, or choose another place with --state"
+    if state.exists() and not os.access(folder, os.W_OK):
+        return [warning("ledger", f"{state} can be read and not written", "make its folder writable to run missions")]
+    if free < FULL:
+        return [broken("disk", f"the disk of {folder} is full: {free:,} bytes are free", mend)]
+    if free < LOW:
+        return [warning("disk", f"the disk of {folder} is almost full: {free // 2**20} MB are free", mend)]
+    return []
+
+
+async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
     try:
         with anyio.move_on_after(VERIFY_SECONDS):
             found = await ledger.verify(folds=FOLDS)
@@ -378,7 +398,7 @@ async def _ledger(state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Fi
             note("ledger", f"{state}: too large to check in {VERIFY_SECONDS:g} s", "`pursuit verify` takes its time")
         ]
     except PursuitError as error:
-        return [broken("ledger", error.message, "see whether the file is yours, and the disk is not full")]
+        return [broken("ledger", error.message, "see whether the file is yours")]
     finally:
         await ledger.close()
 

@@ -38,6 +38,7 @@ from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import Conflict
 from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
+from pursuit.reports.wording import moment
 from pursuit.service.audit import Caller
 
 KIND = "gateway"
@@ -225,7 +226,10 @@ class GatewayQuestions:
             if before is not None:
                 raise already_answered(question, before.answer, before.by)
             if now >= asked.until:
-                raise already_answered(question, "expired", None)
+                # Recorded, so that it stays expired when the clock is set back.
+                late = GatewayApprovalAnswered(at=now, approval_id=question, answer="denied", by="its expiry")
+                await self._ledger.append(stream, ANY, [Draft(*encode_gateway(late))], kind=KIND)
+                raise expired(question, asked.until)
             word = GatewayApprovalAnswered(at=now, approval_id=question, answer=answer, by=by, reason=reason)
             await self._ledger.append(stream, ANY, [Draft(*encode_gateway(word))], kind=KIND)
             first = (await _read_state(self._ledger, stream))[0].answers[question]
@@ -292,6 +296,12 @@ def _row(stream: str, asked: GatewayApprovalAsked) -> dict[str, Any]:
         "asked_at": iso(asked.at),
         "expires_at": iso(asked.until),
     }
+
+
+def expired(question: str, until: float) -> Conflict:
+    """The error for an answer that comes too late."""
+    text = f"{question} has expired: no answer came before {moment(iso(until))}, which counts as no"
+    return Conflict(text, approval_id=question, answer="expired", expired_at=iso(until))
 
 
 def already_answered(question: str, answer: str, by: str | None) -> Conflict:

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from pursuit.core.base_model import Broken, nearest
 from pursuit.core.catalogue import Catalogue, is_control_tool
-from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
+from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded, describe
 from pursuit.core.mission import (
     FLEET,
     SPAWN,
@@ -28,6 +28,7 @@ from pursuit.core.mission import (
     ToolCall,
 )
 from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, as_number, broken_range
+from pursuit.core.series import holds
 from pursuit.core.state import SCRIPT_SOURCE
 from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
@@ -250,6 +251,29 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
     return []
 
 
+def criteria_faults(mission: Mission) -> list[Fault]:
+    """Why criteria can never be the end of a mission, or are its end at once."""
+    required = [(place, one) for place, one in enumerate(mission.criteria) if one.required]
+    if not required:
+        reason = "none is required, so the mission would be completed at its first checkpoint; leave one required"
+        return [Fault(field="criteria", reason=reason)]
+    faults: list[Fault] = []
+    thresholds = [(place, one) for place, one in required if isinstance(one, MetricThreshold)]
+    for count, (place, one) in enumerate(thresholds):
+        for _, other in thresholds[:count]:
+            if (one.metric, one.source) == (other.metric, other.source) and _exclude(one, other):
+                reason = f"{describe(one)} and {describe(other)} ({other.criterion_id!r}) can never both be met"
+                faults.append(Fault(field=f"criteria[{place}]", reason=reason))
+    return faults
+
+
+def _exclude(one: MetricThreshold, other: MetricThreshold) -> bool:
+    """Whether no number meets both thresholds: their targets, and numbers beside and between them, are all there is."""
+    low, high = sorted((one.target, other.target))
+    tried = (math.nextafter(low, -math.inf), low, (low + high) / 2, high, math.nextafter(high, math.inf))
+    return not any(holds(one, value) and holds(other, value) for value in tried)
+
+
 def prompt_warnings(mission: Mission, room: int) -> list[str]:
     """A warning if the operator's own texts are longer than a prompt may be."""
     limit = max(room, LEAST)
@@ -313,6 +337,7 @@ async def admit(
             resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
     tools = resolver.permitted(mission, named)
     whole = resolver.whole(mission, tools)
+    resolver.faults += criteria_faults(mission)
     resolver.faults += _metrics_without_source(mission, [catalogue.tools[name] for name in tools])
     if models is not None:
         resolver.faults += await model_faults(mission, models, among)
@@ -526,8 +551,6 @@ def _is_argv(value: object) -> bool:
 
 def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
     warnings = list(catalogue.warnings)
-    if not any(criterion.required for criterion in mission.criteria):
-        warnings.append("no criterion is required, so the mission is completed at its first checkpoint")
     if len(tools) > 1:
         for criterion in mission.criteria:
             unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None

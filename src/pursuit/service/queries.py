@@ -6,9 +6,11 @@ Invariant: nothing here changes a mission, except that a report which a dead dri
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -39,9 +41,17 @@ from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.lessons import recall
 from pursuit.engine.state_cache import States
-from pursuit.errors import InvalidArgument, NoIterations
+from pursuit.errors import (
+    AttemptNotFound,
+    InvalidArgument,
+    LedgerUnavailable,
+    NoIterations,
+    PursuitError,
+    SessionNotFound,
+    TaskNotFound,
+)
 from pursuit.ledger.archive import export_stream
-from pursuit.ledger.contract import Ledger, StreamRow, Verification, every_stream
+from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
 from pursuit.service.audit import Audit
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.proof import FOLDS
@@ -201,6 +211,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "parent": state.parent,
         "children": children_rows(state) or None,
         "best_point": best_row(state.best_points.best()),
+        "mode": state.mode,
     }
     return {
         "session_id": mission_id,
@@ -277,23 +288,34 @@ class Queries:
         """Everything about a mission but its history; `interrupted` if it is started and no live process drives it."""
         state = await self.state(mission_id)
         status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
+        now = self.clock.now()
+        for row, asked in zip(status["pending_approvals"], pending(state.approvals), strict=True):
+            if now >= asked.until:
+                row["expired"] = True
         for child in status.get("children", ()):
             row = await self.ledger.row(child["session_id"])
             child["status"] = "pending" if row is None else (await self._row(row))["status"]
             child["directive"] = "" if row is None else row.summary.get("directive", "")
         return status
 
+    async def find(self, word: str) -> str:
+        """The id of the mission that a person means by this word; see `find_id`."""
+        return word if MISSION_ID.fullmatch(word) else await find_id(self.ledger, "mission", word)
+
     async def interrupted(self, *, background: bool = False) -> list[str]:
         """The missions whose run may have stopped before its goal; with `background` only background runs.
 
-        A background run that waits for a task is listed once the task has ended. Children go on with their parents.
+        A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
+        Children go on with their parents.
         """
         found: list[str] = []
+        now = self.clock.now()
         async for row in every_stream(self.ledger, kind="mission", status=("running", "waiting")):
             wanted = row.summary.get("background") or not background
-            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
+            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
-            if not background or not await self._works(row.summary.get("task")):
+            late = now >= row.summary.get("wait_until", math.inf)
+            if not background or late or not await self._works(row.summary.get("task")):
                 found.append(row.name)
         return found
 
@@ -365,7 +387,8 @@ class Queries:
         """The final report as it was written, or as it stands now for a mission that goes on."""
         state = await self.state(mission_id)
         if state.terminal and (not state.closed or state.report is None):
-            state = await self.driver.close(mission_id) or state
+            with suppress(LedgerUnavailable):  # a ledger that can only be read
+                state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
         if body is not None:
             return msgspec.json.decode(body)
@@ -421,6 +444,44 @@ class Queries:
 def new_mission_id() -> str:
     """An id that no mission has."""
     return f"mission-{secrets.token_hex(8)}"
+
+
+LAST = "last"
+_MOST_CANDIDATES = 5
+_BEGINNING = re.compile(r"[a-z0-9][a-z0-9_-]{0,127}")
+_RECORDS: dict[str, tuple[type[PursuitError], str]] = {
+    "mission": (SessionNotFound, "pursuit list"),
+    "task": (TaskNotFound, "pursuit task list"),
+    "attempt": (AttemptNotFound, "pursuit problem compare PROBLEM"),
+}
+
+
+async def find_id(ledger: Ledger, kind: str, word: str) -> str:
+    """The id that a person means: a whole one, the unique beginning of one with or without its kind, or `last`.
+
+    `last` is the newest record of the kind; a child mission is never meant. Raises `InvalidArgument` with the
+    candidates if the beginning is that of several.
+    """
+    missing, command = _RECORDS[kind]
+    if _BEGINNING.fullmatch(word) and (row := await ledger.row(word)) is not None and row.kind == kind:
+        return word
+    rows = [row async for row in every_stream(ledger, kind=kind) if row.status != FORGOTTEN]
+    if word == LAST:
+        newest = next((row.name for row in rows if "parent" not in row.summary), None)
+        if newest is None:
+            raise missing(f"there is no {kind} yet")
+        return newest
+    begins = word if word.startswith(f"{kind}-") else f"{kind}-{word}"
+    if word == f"{kind}-" or _BEGINNING.fullmatch(word) is None:
+        advice = f"give the beginning of its id, or `{LAST}` for the newest; `{command}` shows what there is"
+        raise InvalidArgument(f"{word[:100]!r} is not the id of a {kind}: {advice}")
+    found = [row.name for row in rows if row.name.startswith(begins)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise missing(f"no {kind} id begins with {word[:100]!r}; `{command}` shows what there is")
+    shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
+    raise InvalidArgument(f"{word[:100]!r} begins {len(found)} ids: {shown}; give more of it", candidates=found[:100])
 
 
 def require_id(mission_id: str) -> None:

@@ -26,7 +26,7 @@ class ScopedLedger:
         # What needs no check: an append follows a read, the digest of a blob stands in an event that was read, a bell
         # may ring without cause, and the root tells nothing of what is in the ledger.
         self.append, self.blob, self.bell = ledger.append, ledger.blob, ledger.bell
-        self.claim, self.is_claimed = ledger.claim, ledger.is_claimed
+        self.claim, self.is_claimed, self.holder = ledger.claim, ledger.is_claimed, ledger.holder
         self.root, self.verify, self.close = ledger.root, ledger.verify, ledger.close
 
     async def require(self) -> None:

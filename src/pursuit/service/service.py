@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from pursuit.core.budgets import under_way
 from pursuit.core.events import (
     AbortOrdered,
+    ApprovalExpired,
     BudgetExtended,
     CompletionOrdered,
     IterationProposed,
@@ -29,7 +32,7 @@ from pursuit.core.mission import CAPS, ClientProposer, Mission, Proposal, parse_
 from pursuit.core.report import Listing, listing_after, summary_of
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer
-from pursuit.engine.driver import ToolSource
+from pursuit.engine.driver import ToolSource, has_ended
 from pursuit.errors import (
     Conflict,
     Fault,
@@ -159,11 +162,14 @@ class Service(Queries):
         child_of: ChildOf | None = None,
         operators_own: bool = True,
         session_id: str | None = None,
+        origin: Path | None = None,
+        mode: str | None = None,
     ) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet.
 
         `session_id` is an id of `new_mission_id`; a child has its own. A mission that the operator did not write
-        (`operators_own`) starts children under stricter rules, and may name only the `client_models`.
+        (`operators_own`) starts children under stricter rules, and may name only the `client_models`. `origin` is the
+        file that it was read from, `mode` the policy mode that the operator chose for it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
         admitted = await admit(mission, self.pool, self.checks, self.models, among=among, room=self.prompt_bytes)
@@ -179,6 +185,8 @@ class Service(Queries):
             credential=(caller or self.caller).credential,
             parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
+            origin=str(origin) if origin is not None else None,
+            mode=mode,
         )
         summary = summary_of(advance(None, created))
         async with self.control(caller, "start", mission_id, gist_of_mission(mission)):
@@ -195,12 +203,13 @@ class Service(Queries):
         observer: Observer | None = None,
         caller: Caller | None = None,
         sampler: LanguageModel | None = None,
+        mode: str | None = None,
     ) -> dict[str, Any]:
         """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
 
         A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
         nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
-        the caller's own language model, for missions whose proposer is `sampling`.
+        the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
         """
         repeated, proposal = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
@@ -219,6 +228,7 @@ class Service(Queries):
                     after=after,
                     claimed=lambda state: first.append(state.iteration_count),
                     sampler=sampler,
+                    mode=mode,
                 )
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
@@ -284,19 +294,27 @@ class Service(Queries):
         return outcome_rows(page.iterations)
 
     async def run(
-        self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None
+        self,
+        mission_id: str,
+        *,
+        observer: Observer | None = None,
+        caller: Caller | None = None,
+        mode: str | None = None,
     ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
 
-        While it waits for a task no process drives it; it goes on here when the task has ended.
+        While it waits for a task no process drives it; it goes on here when the task has ended. `mode` is recorded as
+        the policy mode that the operator chose.
         """
         await self._require_parent(mission_id)
         async with self.control(caller, "run", mission_id):
-            return await self.drive(mission_id, observer=observer, resume=True)
+            return await self.drive(mission_id, observer=observer, resume=True, mode=mode)
 
-    async def drive(self, mission_id: str, *, observer: Observer | None = None, resume: bool = False) -> MissionState:
+    async def drive(
+        self, mission_id: str, *, observer: Observer | None = None, resume: bool = False, mode: str | None = None
+    ) -> MissionState:
         """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
-        state = await self.driver.drive(mission_id, observer=observer, resume=resume)
+        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode)
         while await self._woken(mission_id, state):
             state = await self.driver.drive(mission_id, observer=observer)
         return await self.state(mission_id)
@@ -324,12 +342,17 @@ class Service(Queries):
                 return await self.state(mission_id)
 
     async def _woken(self, mission_id: str, state: MissionState) -> bool:
-        """Waits for the task that a mission waits for; False if it waits for none, or another process drives it."""
+        """Waits for the task that a mission waits for, or until its wall clock is used up.
+
+        False if it waits for none, or another process drives it.
+        """
         with self.ledger.bell() as bell:
             while state.status == "waiting" and state.waiting_for == "task":
-                if not await self._works(state.wait_detail):
+                left = math.inf if state.wait_until is None else state.wait_until - self.clock.now()
+                if left <= 0 or not await self._works(state.wait_detail):
                     return True
-                await bell.wait()
+                with anyio.move_on_after(left):
+                    await bell.wait()
                 state = await self.state(mission_id)
         return False
 
@@ -348,7 +371,7 @@ class Service(Queries):
         async with self.control(caller, "resume", mission_id):
             state = await self.state(mission_id)
             if state.terminal:
-                raise _has_ended(mission_id, state)
+                raise has_ended(mission_id, state)
             if state.status not in ("paused", "failed"):
                 raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
             return await self.say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller or self.caller)))
@@ -385,7 +408,7 @@ class Service(Queries):
                 parent=state.parent,
             )
         if state.terminal and state.verdict_reason not in CAP_REASONS:
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
         faults = cap_faults(caps, state)
         if faults:
             raise ValidationFailed(faults)
@@ -431,14 +454,16 @@ class Service(Queries):
             gone = True
         if gone:
             state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
 
-    async def say(self, mission_id: str, word: OperatorEvent, *, reopen: bool = False) -> MissionState:
+    async def say(
+        self, mission_id: str, word: OperatorEvent | ApprovalExpired, *, reopen: bool = False
+    ) -> MissionState:
         """Appends an operator's event at the head, whichever process drives."""
         await self._load(mission_id)
         state, head = await self.states.take(mission_id)
         if state.terminal and not reopen:
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
         advance(state, word)
         said = listing_after(state)
         told = await self.ledger.append(
@@ -460,8 +485,3 @@ class Service(Queries):
 def storable_reason(reason: str | None) -> str | None:
     """A reason as it can be stored."""
     return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
-
-
-def _has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
-    text = f"{mission_id} has ended: {state.status} ({state.verdict_reason})"
-    return SessionTerminal(text, session_id=mission_id, status=state.status)

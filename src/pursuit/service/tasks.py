@@ -23,16 +23,16 @@ from pursuit.config.servers import PYTHON, ServerConfig, secrets_of
 from pursuit.config.variables import as_secrets, expand_variables, inherited_secrets, secret_arguments, secret_entries
 from pursuit.core.base_model import nearest
 from pursuit.core.state import TERMINAL
-from pursuit.core.tasks import TASK_STATUSES, TaskKind, TaskState, TaskStatus
-from pursuit.errors import Fault, InvalidArgument, TaskNotFound, ValidationFailed
-from pursuit.ledger.contract import FORGOTTEN, Ledger, every_stream
+from pursuit.core.tasks import TaskKind, TaskState, TaskStatus
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.ledger.contract import FORGOTTEN, Ledger
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.tasks.calls import Job
 from pursuit.tasks.command import GRACE, HEARTBEAT, Command
 from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_alive, stopped_by, stopping_time
 from pursuit.tasks.host import Resume, Retention, TaskHost, Work
 from pursuit.tasks.record import record_of, sound_text
-from pursuit.tasks.store import KIND, Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskStore
 
 if TYPE_CHECKING:
     from pursuit.tasks.runner import Processes
@@ -183,8 +183,6 @@ async def is_awaited(ledger: Ledger, state: TaskState) -> bool:
 
 
 LOCAL = "local"
-ID_START = "task-"
-LEAST_PREFIX = 1
 STARTED_EVERY = 0.02
 LOOK_EVERY = 1.0
 CATCH_UP = 5.0
@@ -357,19 +355,6 @@ class Tasks:
         state = await self.get(task_id, requestor=requestor)
         result = await self.store.result(state) if state.terminal else None
         return record_of(state) if result is None else {**record_of(state), "result": dict(result)}
-
-    async def named(self, word: str) -> str:
-        """The task whose id begins like this, if there is one; raises `TaskNotFound` or `InvalidArgument`."""
-        begins = word if word.startswith(ID_START) else f"{ID_START}{word}"
-        if len(begins) < len(ID_START) + LEAST_PREFIX:
-            raise InvalidArgument(f"{word[:100]!r} is too short for a task's id; give how its digits begin")
-        rows = every_stream(self.store.ledger, kind=KIND, status=TASK_STATUSES)
-        found = [row.name async for row in rows if row.name.startswith(begins)]
-        if not found:
-            raise TaskNotFound(f"no task {word[:100]!r}; `pursuit task list` shows which there are", task_id=word[:100])
-        if len(found) > 1:
-            raise InvalidArgument(f"{word[:100]!r} begins {len(found)} ids; give more of it", tasks=found[:10])
-        return found[0]
 
     async def list(
         self,

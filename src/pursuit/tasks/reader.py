@@ -176,7 +176,6 @@ def _whole_characters(text: bytes) -> bytes:
 
 BOUND = 64 * 1024 * 1024
 BLOCK = 256 * 1024
-LONGEST_TAIL = 16 * 1024 * 1024
 
 
 class Log:
@@ -275,7 +274,7 @@ def tail_position(folder: Path, name: str, lines: int) -> int:
     end = place = log_end(folder, name)
     found = 0
     for start, path in reversed(halves(folder, name)):
-        while place > start and end - place < LONGEST_TAIL:
+        while place > start:
             begin = max(start, place - BLOCK)
             with path.open("rb") as file:
                 file.seek(begin - start)
@@ -285,6 +284,17 @@ def tail_position(folder: Path, name: str, lines: int) -> int:
                 return begin + _nth_end(block, found + ends - lines) + 1
             found, place = found + ends, begin
     return place
+
+
+def left_out(folder: Path, name: str, place: int, lines: int) -> str | None:
+    """A line that says how much of the output is not kept, for a reader who asked for it; None if nothing is missing.
+
+    `place` is where the last `lines` lines begin.
+    """
+    first = next((start for start, _path in halves(folder, name)), 0)
+    if not lines or place > first or not first:
+        return None
+    return f"[the first {first:,} bytes of the output are not kept; the setting task_log_mb keeps more]"
 
 
 def _nth_end(block: bytes, number: int) -> int:

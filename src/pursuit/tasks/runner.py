@@ -50,7 +50,7 @@ from pursuit.tasks.process_tree import (
     read_json,
     read_meta,
 )
-from pursuit.tasks.reader import BOUND, ERRORS, LOG, Reader, log_end, read_log, tail_position
+from pursuit.tasks.reader import BOUND, ERRORS, LOG, Reader, left_out, log_end, read_log, tail_position
 from pursuit.tasks.record import is_task_id
 from pursuit.tasks.store import Ending
 from pursuit.tasks.supervisor import STREAMS, TAG, claim, write_whole
@@ -491,13 +491,21 @@ class Processes:
         return run
 
     async def tail(self, task_id: str, lines: int = 100, *, errors: bool = False) -> list[str]:
-        """The last lines of its log; with `errors` those of stderr only."""
-        return await anyio.to_thread.run_sync(tail_of, self._place(task_id), ERRORS if errors else LOG, lines)
+        """The last lines of its log, and if they begin with what is kept, what is not; with `errors` only stderr."""
+
+        def read() -> list[str]:
+            folder, name = self._place(task_id), ERRORS if errors else LOG
+            missing = left_out(folder, name, tail_position(folder, name, lines), lines)
+            return [*([missing] if missing else []), *tail_of(folder, name, lines)]
+
+        return await anyio.to_thread.run_sync(read)
 
     async def follow(self, task_id: str, lines: int = 10, *, errors: bool = False) -> AsyncGenerator[str]:
         """The last lines and every one that comes, until the command has ended and everything was given."""
         folder, name = self._place(task_id), ERRORS if errors else LOG
         place = await anyio.to_thread.run_sync(tail_position, folder, name, lines)
+        if missing := left_out(folder, name, place, lines):
+            yield missing
         held = b""
         while True:
             over = _is_over(folder) or not folder.exists()

@@ -112,18 +112,25 @@ class Offer:
         return frozenset(replaced | scorer)
 
     def faults(self) -> list[Fault]:
-        """The tools that the manifest names and the server does not have."""
+        """The tools that the manifest names and the server, or for evaluations an agent, does not have."""
         if self.missing is not None:
             return []
         scorer, budget = self.problem.scorer, self.problem.budget
         named = [("scorer.tool", scorer.tool)] if scorer.tool is not None else []
         named += [(f"budget.evaluation_tools[{place}]", name) for place, name in enumerate(budget.evaluation_tools)]
         has = f"its server has no tool {{name!r}}; it has: {', '.join(sorted(self.tools)) or 'none'}"
-        return [
-            Fault(field=field, reason=has.format(name=name), source=str(self.problem.path))
-            for field, name in named
-            if name not in self.tools and name != SUBMIT
-        ]
+        seen = f"agents have no tool {{name!r}}, so it is never counted; they have: {', '.join(self._seen) or 'none'}"
+        source = str(self.problem.path)
+        found = [(at, has.format(name=name)) for at, name in named if name not in self.tools and name != SUBMIT]
+        found += [(at, seen.format(name=name)) for at, name in named if at != "scorer.tool" and self._unseen(name)]
+        return [Fault(field=field, reason=reason, source=source) for field, reason in found]
+
+    def _unseen(self, name: str) -> bool:
+        return name in self.tools and name != SUBMIT and name in self.hidden
+
+    @property
+    def _seen(self) -> list[str]:
+        return sorted({*self.tools, SUBMIT} - (self.hidden - {SUBMIT}))
 
     def shown(self, tool: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """A tool of the server as agents see it; None if they do not."""

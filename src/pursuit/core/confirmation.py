@@ -1,0 +1,110 @@
+"""Fresh measurements before a criterion counts: `confirm = 3` on a threshold.
+
+A value that meets such a threshold makes its call a candidate. The criterion counts once the same call, measured again
+that many times, meets it on average; the first value is left out, because it was chosen for being good.
+
+    remeasure(state.confirmations.values())   which call is to be measured again, and how often: for proposers
+
+Pure. Invariant: one candidate for each criterion, the latest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean, median
+from typing import Any
+
+import msgspec
+
+from pursuit.core.criteria import MetricThreshold
+from pursuit.core.series import Point, holds
+
+
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A call whose value met a threshold, and what measuring it again gave."""
+
+    criterion: MetricThreshold
+    key: str
+    """What makes two calls the same call."""
+    tool: str
+    args: dict[str, Any]
+    first: float
+    """The value that made the call a candidate; it does not count."""
+    worthwhile: bool
+    """Whether the call also met the other required thresholds that it reports on."""
+    place: tuple[int, int]
+    """The latest measurement."""
+    values: list[float] = []
+    """The fresh measurements, at most as many as are needed, the newest last."""
+
+    @property
+    def missing(self) -> int:
+        """How many fresh measurements are still needed."""
+        return max(0, self.criterion.confirm - len(self.values))
+
+    @property
+    def value(self) -> float | None:
+        """The fresh measurements as one number; None without any."""
+        if not self.values:
+            return None
+        match self.criterion.confirm_by:
+            case "mean":
+                return fmean(self.values)
+            case "median":
+                return median(self.values)
+            case "worst":
+                return max(self.values) if self.criterion.op in ("<", "<=") else min(self.values)
+
+    @property
+    def met(self) -> bool:
+        """Whether there are enough fresh measurements, and they meet the threshold."""
+        return not self.missing and self.value is not None and holds(self.criterion, self.value)
+
+
+class Remeasure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The call that a proposer measures again, and how often, so that these criteria can count."""
+
+    tool: str
+    args: dict[str, Any]
+    times: int
+    criteria: list[str]
+
+
+def remeasure(confirmations: Iterable[Confirmation]) -> Remeasure | None:
+    """The call to measure again now; None if no candidate waits for it."""
+    waiting = [one for one in confirmations if one.missing and one.worthwhile]
+    if not waiting:
+        return None
+    last = max(waiting, key=lambda one: one.place)
+    same = [one for one in waiting if one.key == last.key]
+    times = max(one.missing for one in same)
+    return Remeasure(tool=last.tool, args=last.args, times=times, criteria=[o.criterion.criterion_id for o in same])
+
+
+def confirmed(
+    known: Confirmation | None,
+    criterion: MetricThreshold,
+    point: Point,
+    *,
+    call: tuple[str, Mapping[str, Any]],
+    worthwhile: bool,
+) -> Confirmation | None:
+    """The candidate of a threshold after one more value; `call` is the key and the arguments of its call.
+
+    A candidate that was rejected starts again with the next value that meets the threshold.
+    """
+    key, args = call
+    if known is not None and known.key == key and (known.missing or known.met):
+        values = [*known.values, point.value][-criterion.confirm :]
+        return msgspec.structs.replace(known, values=values, place=point.place)
+    if not holds(criterion, point.value):
+        return known
+    return Confirmation(
+        criterion=criterion,
+        key=key,
+        tool=point.tool,
+        args=dict(args),
+        first=point.value,
+        worthwhile=worthwhile,
+        place=point.place,
+    )

@@ -1,0 +1,113 @@
+"""An engineer's first hour: a language model fixes a failing test, with approvals given in another terminal.
+
+Written as the commands that the engineer types, with the mistakes on the way. The model is a stand-in over HTTP.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cli_stage import Place
+from model_endpoint import ModelEndpoint, calls
+
+pytestmark = pytest.mark.usefixtures("quick_python")
+
+CONFIGURATION = """
+[commands.replace]
+description = "Replaces a text in calc.py."
+argv = ["__python_executable__", "replace.py", "{old}", "{new}"]
+[commands.replace.parameters]
+old = { type = "string" }
+new = { type = "string" }
+"""
+MISSION = """
+directive = "Make the test of calc.py pass."
+tool_allowlist = ["commands.replace"]
+[proposer]
+kind = "model"
+model = "openai:gpt-4o-mini"
+[[criteria]]
+criterion_id = "tests"
+kind = "check"
+command = ["python3", "-B", "test_calc.py"]
+[budget]
+max_iterations = 5
+max_tokens = 50000
+"""
+REPLACE = """\
+import pathlib, sys
+file, (old, new) = pathlib.Path("calc.py"), sys.argv[1:]
+file.write_text(file.read_text().replace(old, new))
+"""
+TEST = """\
+from calc import add
+for a, b in (2, 2), (2, 3):
+    if add(a, b) != a + b:
+        raise SystemExit(f"add({a}, {b}) is {add(a, b)}")
+print("all is well")
+"""
+
+
+@pytest.mark.guarantee("approvals-come-from-anywhere")
+def test_a_model_fixes_a_test_with_approvals_from_another_terminal(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for name, text in {"pursuit.toml": CONFIGURATION, "fix.toml": MISSION, "replace.py": REPLACE}.items():
+        place.write(name, text)
+    place.write("calc.py", "def add(a, b):\n    return a - b\n")
+    place.write("test_calc.py", TEST)
+
+    # The wrong file, then a key that is not there yet.
+    assert "this is a configuration" in place.ask("run", "pursuit.toml", code=2)[1]
+    first = calls(("commands__replace", {"old": "a - b", "new": "a * b"}), text="It must multiply.")
+    second = calls(("commands__replace", {"old": "a * b", "new": "a + b"}), text="No: it must add.")
+    with ModelEndpoint(first, second) as endpoint:
+        place.environment.pop("OPENAI_API_KEY", None)
+        assert "OPENAI_API_KEY" in place.run("run", "fix.toml", code=2).stderr
+        place.environment |= endpoint.environment
+
+        # In the background, without a terminal: it stays while it waits for a person.
+        running = place.begin("run", "fix.toml", "--wait", fresh=False)
+        hint = running.until("it asks first")
+        assert "then it goes on here" in hint
+        # In another terminal: a word that is no question, then everything that is open.
+        assert "no id of an open question" in place.ask("approve", "yes", code=2)[1]
+        assert (
+            "replace of server commands" in place.ask("approvals")[0] and "a * b" in place.ask("approvals", "last")[0]
+        )
+        assert "approved: commands.replace" in place.ask("approve", "--mission", "last")[0]
+
+        # The first idea was wrong: the log says what the check printed, and the next question is open.
+        running.until("it asks first")
+        log = place.ask("logs", "last")[0]
+        assert re.search(r"check tests: ok in .*, exit code 1\n(    .*\n)*.*add\(2, 3\) is 6", log), log
+        assert "openai:gpt-4o-mini answered (120 tokens" in log and "It must multiply." in log
+        (row,) = place.json("approvals")["approvals"]
+        assert re.search(rf"question {row['approval_id']}: commands\.replace .*a \+ b", log)
+        short = row["approval_id"].removeprefix("approval-")[:6]
+        assert place.json("approve", short, "--reason", "good")["answer"] == "once"
+
+        code, out, _notes = running.end()
+    assert (code, "status: completed" in out) == (0, True)
+    # Too late for a second answer, and the mission is over.
+    assert "no mission waits for" in place.ask("approve", row["approval_id"], code=2)[1]
+    assert re.search(r"has ended: completed .*start it again with: pursuit run \S+/fix\.toml", _resumed(place))
+
+    report = place.json("report", "last")
+    assert [one["answer"] for one in report["approvals"]] == ["once", "once"]
+    assert report["approvals"][1]["why"] == "good"
+    assert [one["exit_code"] for one in report["checks"]] == [1, 0]
+    assert report["checks"][1]["output"] == ["all is well"]
+    assert [(one["who"], one["text"]) for one in report["turns"]] == [
+        ("openai:gpt-4o-mini", "It must multiply."),
+        ("openai:gpt-4o-mini", "No: it must add."),
+    ]
+    edits = [one for one in report["call_log"] if one["tool"] == "commands.replace"]
+    assert [one["args"]["new"] for one in edits] == ["a * b", "a + b"]
+    assert all(one["seconds"] > 0 for one in edits), "a call that is a task has its own time"
+    assert "No: it must add." in place.ask("report", "last")[0]
+
+
+def _resumed(place: Place) -> str:
+    return place.ask("resume", "last", code=2)[1]

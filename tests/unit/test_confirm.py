@@ -1,0 +1,104 @@
+"""`confirm`: a lucky value does not meet a criterion; fresh measurements of the same call do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import mission, play, proposal, stage
+
+from pursuit import Budget, Proposal, metric
+from pursuit.core.confirmation import remeasure
+from pursuit.core.criteria import MetricThreshold
+from pursuit.errors import ValidationFailed
+from simulation import Simulation, call, threshold
+
+
+def measure(simulation: Simulation, *pairs: tuple[float, int], **more: float) -> list[str]:
+    """The status of the criterion after each value of the call with this argument."""
+    found: list[str] = []
+    for value, x in pairs:
+        ended = simulation.iterate(call(args={"x": x}, metrics={"mass": value, **more}))
+        found.append(ended.criteria[0].status)
+    return found
+
+
+def simulation(*others: dict[str, Any], **more: Any) -> Simulation:
+    return Simulation(criteria=[threshold(target=1.0, confirm=2, **more), *others], stagnation_threshold="off")
+
+
+def test_a_lucky_value_does_not_count_and_the_mean_of_fresh_ones_does() -> None:
+    lucky = simulation()
+    assert measure(lucky, (0.5, 1), (1.3, 1), (1.3, 1)) == ["inconclusive", "inconclusive", "unmet"]
+    assert measure(lucky, (0.9, 2), (1.05, 2), (0.85, 2)) == ["inconclusive", "inconclusive", "met"]
+    assert lucky.state.status == "completed"
+    evidence = lucky.state.results["mass"].evidence
+    assert (evidence["fresh"], evidence["mean"]) == ([1.05, 0.85], pytest.approx(0.95))
+
+
+def test_only_the_call_that_met_it_confirms_it() -> None:
+    other = simulation()
+    assert measure(other, (0.9, 1), (0.9, 2), (0.9, 3), (0.9, 4)) == ["inconclusive"] * 4
+    assert measure(other, (2.0, 5)) == ["unmet"]
+
+
+@pytest.mark.parametrize(
+    ("by", "values", "status"), [("median", (9.0, 0.9, 0.8), "met"), ("worst", (0.1, 1.1, 0.1), "unmet")]
+)
+def test_other_ways_to_average(by: str, values: tuple[float, ...], status: str) -> None:
+    given = Simulation(criteria=[threshold(target=1.0, confirm=3, confirm_by=by)], stagnation_threshold="off")
+    assert measure(given, (0.9, 1), *((value, 1) for value in values))[-1] == status
+
+
+def test_the_core_says_which_call_to_measure_again_and_how_often() -> None:
+    given = simulation(threshold("stress", "<=", 5.0))
+
+    def wanted() -> tuple[Any, ...] | None:
+        found = remeasure(given.state.confirmations.values())
+        return None if found is None else (found.tool, found.args, found.times, found.criteria)
+
+    measure(given, (0.9, 1), stress=9.0)
+    assert wanted() is None  # it violates another limit, so it is not worth a call
+    measure(given, (0.9, 2), stress=4.0)
+    assert wanted() == ("lab.run", {"x": 2}, 2, ["mass"])
+    measure(given, (1.5, 3), stress=4.0)
+    assert wanted() == ("lab.run", {"x": 2}, 2, ["mass"])
+    measure(given, (0.9, 2), stress=4.0)
+    assert wanted() == ("lab.run", {"x": 2}, 1, ["mass"])
+    measure(given, (0.9, 2), stress=4.0)
+    assert wanted() is None
+
+
+def test_a_client_may_repeat_the_call_that_a_criterion_asks_for(tmp_path: Path) -> None:
+    """The tool answers the same each time, so the loop guard would refuse the third call."""
+
+    def weigh(x: int) -> dict[str, Any]:
+        """Weighs."""
+        return {"metrics": {"mass": x}}
+
+    async def scene() -> None:
+        async with stage(tmp_path, weigh) as runtime:
+            light = MetricThreshold(criterion_id="light", metric="mass", op="<=", target=1, confirm=4)
+            wanted = mission(
+                criteria=[light],
+                budget=Budget(max_iterations=9),
+                proposer={"kind": "client"},
+                tool_allowlist=["world.weigh"],
+                stagnation_threshold="off",
+            )
+            started = await runtime.service.start(wanted)
+            again = Proposal(**proposal(("world.weigh", {"x": 1})))
+            for _ in range(5):
+                answer = await runtime.service.iterate(started.session_id, proposal=again)
+            assert answer["status"] == "completed"
+
+    play(scene)
+
+
+def test_averages_need_measurements() -> None:
+    with pytest.raises(ValidationFailed, match="confirm_by"):
+        MetricThreshold(criterion_id="m", metric="m", op="<", target=1, confirm_by="median")
+    with pytest.raises(ValidationFailed, match="confirm_by"):
+        MetricThreshold(criterion_id="m", metric="m", op="==", target=1, confirm=2, confirm_by="worst")
+    assert (metric("m") < 1).confirm == 0
