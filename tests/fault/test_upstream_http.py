@@ -18,7 +18,7 @@ import anyio.abc
 import pytest
 from promptly import promptly
 
-from pursuit.config.servers import ClientSettings, ServerConfig
+from pursuit.config.servers import ClientSettings, MessageLimits, ServerConfig
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import NetworkRules
@@ -124,7 +124,7 @@ def test_an_answer_that_is_too_long_costs_one_call() -> None:
                 await upstream.call(tool, {"messages": [], "long": long}, call_id="c")
         await upstream.call("ok", {}, call_id="c")
 
-    run("2025", main, client=ClientSettings(longest_message=1_000_000))
+    run("2025", main, client=ClientSettings(limits=MessageLimits(result=1_000_000)))
 
 
 def test_an_old_sse_server_that_comes_back_is_used_again() -> None:

@@ -54,10 +54,12 @@ from pursuit.upstream.transport import (
     RequestOptions,
     SessionGone,
     Started,
+    TooDeep,
     Transport,
     closed_stream_error,
     read_json,
     read_message,
+    too_large,
     write_json,
     write_message,
 )
@@ -128,7 +130,10 @@ class EventReader:
                 await self._drain_rest(events)
         except httpx2.SSEError:
             if answer is None:
-                raise CallBroken("its stream of events is malformed, or one of them is too long") from None
+                reason = (
+                    f"its stream of events is malformed, or {too_large('one of them has', 'result', self._longest)}"
+                )
+                raise CallBroken(reason) from None
         except httpx2.TransportError:
             pass
         return answer
@@ -158,7 +163,7 @@ class EventReader:
             async for part in response.aiter_bytes():
                 unread += part
                 if len(unread) > self._longest:
-                    raise CallBroken(f"its answer is longer than {self._longest >> 20} MiB")
+                    raise CallBroken(too_large("its answer has", "result", self._longest))
                 while not whole and (end := unread.find(b"\n")) >= 0:
                     line = bytes(unread[:end]).strip()
                     message = _json_or_none(line)
@@ -187,13 +192,15 @@ async def read_body(response: httpx2.Response, longest: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > longest:
-            raise CallBroken(f"its answer is longer than {longest >> 20} MiB")
+            raise CallBroken(too_large("its answer has", "result", longest))
     return b"".join(parts)
 
 
 def _parsed(data: str | bytes) -> Any:
     try:
         return read_json(data)
+    except TooDeep as error:
+        raise CallBroken(f"its answer {error}") from None
     except ValueError:
         raise CallBroken("its answer is not valid JSON") from None
 
@@ -498,7 +505,7 @@ class StreamableHttpTransport(Transport):
         self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], on_notification: OnNotification
     ) -> dict[str, Any]:
         """Posts a request and reads the result out of the response."""
-        longest = self._settings.longest_message
+        longest = self._settings.limits.result
         stream = EventReader(ident, self._inbound(on_notification), longest=longest, drain=self._drain)
         try:
             async with streamed(self._client, "POST", self._url, headers=headers, content=body) as response:
@@ -529,7 +536,7 @@ class StreamableHttpTransport(Transport):
         """Raises what an HTTP error means; a JSON-RPC error in its body is passed on."""
         body, message = b"", cast("Any", None)
         if kind == "application/json" or response.status_code == 400:
-            body = await read_body(response, self._settings.longest_message)
+            body = await read_body(response, self._settings.limits.result)
         if kind == "application/json":
             with suppress(ValueError):
                 message = read_json(body)
@@ -579,7 +586,7 @@ class StreamableHttpTransport(Transport):
 
     async def _standalone_stream(self) -> None:
         """The GET stream of a legacy session: what the server sends outside of requests."""
-        stream = EventReader(None, self._inbound(self._on_notification), longest=self._settings.longest_message)
+        stream = EventReader(None, self._inbound(self._on_notification), longest=self._settings.limits.result)
         shortest, longest = self._settings.reopen_pauses
         pause = shortest
         while True:
@@ -713,7 +720,7 @@ async def sse(
     client: httpx2.AsyncClient, url: str, closed: anyio.Event, settings: ClientSettings
 ) -> AsyncGenerator[SseStreams]:
     """The open streams for as long as the block; raises `CallBroken` if they cannot be opened."""
-    streams = SseStreams(client, url, closed, settings.longest_message)
+    streams = SseStreams(client, url, closed, settings.limits.result)
     with streams.read_stream:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(streams.read)
