@@ -174,4 +174,5 @@ GUARANTEES = {
     "a-ledger-can-be-read-where-it-cannot-be-written": "On a read-only file system missions are listed, shown, verified and exported.",
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
     "tampering-is-found": "An edit of the ledger or of an export is found by verify, or by verify with an earlier root, as docs list.",
+    "floods-end-at-a-limit": "Too many, too large, too deep or half-sent messages end with an error that names the limit; others are served.",
 }

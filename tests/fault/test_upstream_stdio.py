@@ -205,7 +205,7 @@ def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Pa
     [
         ("stderr", {"mb": 100}, None),
         ("garbage", {}, None),
-        ("big", {"bytes": 50_000_000}, 50_000_000),
+        ("big", {"bytes": 15_000_000}, 15_000_000),
         ("twice", {}, len("once")),
     ],
 )
@@ -222,7 +222,7 @@ def test_what_is_only_rude_does_no_harm(tool: str, arguments: dict[str, Any], ex
 
 def test_an_answer_beyond_all_bounds_ends_the_connection() -> None:
     async def main(faulty: Any, other: Any) -> None:
-        with pytest.raises(CallFailed, match="more than 1000000 bytes (limit `result`)"):
+        with pytest.raises(CallFailed, match="more than 1000000 bytes"):
             await called(faulty, "big", bytes=3_000_000)
 
     run(main, client=replace(PATIENT, limits=MessageLimits(result=1_000_000)))
