@@ -175,4 +175,5 @@ GUARANTEES = {
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
     "tampering-is-found": "An edit of the ledger or of an export is found by verify, or by verify with an earlier root, as docs list.",
     "floods-end-at-a-limit": "Too many, too large, too deep or half-sent messages end with an error that names the limit; others are served.",
+    "signed-roots-hold": "A signed root holds while the ledger grows; a rewritten ledger, a changed line and another key are faults.",
 }

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from pursuit.config.commands import COMMAND_KEYS, KINDS, METRIC_KEYS, PARAMETER_KEYS, PATTERNS, TRAITS
 from pursuit.config.configuration import (
+    AUDIT_KEYS,
     CALLER_KEYS,
     CHECK_KEYS,
     NETWORK_KEYS,
@@ -154,6 +155,7 @@ def configuration_schema() -> Schema:
         "client_models": TEXTS,
         "notify": _table(NOTIFY_KEYS, notify),
         "schedule": _schedule(),
+        "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}
 

@@ -284,13 +284,13 @@ class Ledger(Protocol):
         """One line that stands for everything stored so far: `POSITION:HASH` over the heads of all streams."""
         ...
 
-    async def verify(self, *, expect: str | None = None, folds: Folds | None = None) -> Verification:
+    async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
         """Checks every chain, head, blob and tombstone; changes nothing.
 
         With `folds` it also checks that each row of the listing is what its events say, and that each blob that an
         event names is there.
 
-        With `expect`, a root from an earlier moment, it also checks that everything which that root stands for is
+        With `expect`, a root or roots from earlier moments, it also checks that everything which they stand for is
         still there: a cut tail and a dropped stream are faults, later growth is not. A text that is not a root is
         `InvalidArgument`.
         """

@@ -7,7 +7,7 @@ earlier roots stay checkable.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -51,9 +51,9 @@ class _Findings:
     blobs: int = 0
 
 
-async def verify_file(path: Path, expect: str | None = None, folds: Folds | None = None) -> Verification:
+async def verify_file(path: Path, expect: Sequence[str] = (), folds: Folds | None = None) -> Verification:
     """Checks everything that `contract.Ledger.verify` names, on a connection and a snapshot of its own."""
-    wanted = parse_root(expect) if expect is not None else None
+    wanted = [parse_root(root) for root in expect]
     found = _Findings(folds)
     position = 0
     try:
@@ -64,8 +64,9 @@ async def verify_file(path: Path, expect: str | None = None, folds: Folds | None
             for check in (_check_streams, _check_tombstones, _check_blobs, _check_references):
                 for _ in check(connection, found):
                     await anyio.lowlevel.checkpoint()
-            if wanted is not None:
-                found.faults += check_expected(connection, *wanted)
+            for position_then, root in wanted:
+                found.faults += check_expected(connection, position_then, root)
+                await anyio.lowlevel.checkpoint()
     except sqlite3.Error as error:
         found.faults.append(f"the database cannot be read to its end: {error}")
     return Verification(

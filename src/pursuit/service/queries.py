@@ -413,8 +413,8 @@ class Queries:
         lines = [*await self.audit.lines(limit=limit), *await gateway_lines(self.ledger, limit=limit)]
         return sorted(lines, key=lambda line: line["at"])[-limit:]
 
-    async def verify(self, *, expect: str | None = None) -> Verification:
-        """Checks the whole ledger, and against a root that was written down earlier."""
+    async def verify(self, *, expect: str | Sequence[str] | None = None) -> Verification:
+        """Checks the whole ledger, and against roots that were written down earlier."""
         return await self.ledger.verify(expect=expect, folds=FOLDS)
 
     async def export(self, mission_id: str, path: Path) -> None:

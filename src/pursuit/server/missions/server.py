@@ -15,6 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
 from pursuit.runtime import Runtime
+from pursuit.server.audited_reads import AuditedReads
 from pursuit.server.missions.elicitation import Elicitation
 from pursuit.server.missions.mission_tools import MissionTools
 from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
@@ -115,6 +116,8 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             info=lambda: server.server_info_stamp,
             settings=promotion,
         )
+        if service.audit.reads:
+            server.middleware.append(AuditedReads(service.audit, dispatch.only_reads))
         server.middleware.append(middleware)
         yield server
 
