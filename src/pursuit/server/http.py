@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -44,12 +43,12 @@ from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
 from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import Tokens, fingerprint
+from pursuit.upstream.fixed_patterns import SURROGATE
 
 GRACE_SECONDS: Final = 5.0
 MOST_BYTES: Final = 4 * 1024 * 1024
 """The longest body that the SDK takes."""
 _LAST_RESPONSE_SECONDS: Final = 1.0
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _log = logging.getLogger(__name__)
 
 
@@ -219,7 +218,7 @@ class SurrogateBodies:
                     return message
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
-            if not more and _SURROGATE.search(body):
+            if not more and SURROGATE.search(body):
                 body = _without_surrogates(body)
             return {"type": "http.request", "body": body, "more_body": more}
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import socket
 import ssl
 from base64 import b64encode
@@ -42,6 +41,7 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KE
 
 from pursuit.config.servers import ClientSettings, ServerConfig, is_loopback
 from pursuit.core.tools import UpstreamError
+from pursuit.upstream.fixed_patterns import NO_SESSION
 from pursuit.upstream.transport import (
     PLAIN,
     CallBroken,
@@ -70,8 +70,6 @@ _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
 _JSON_LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-seq"})
 _SESSION = "mcp-session-id"
 _LAST_EVENT = "last-event-id"
-# Some servers answer an unknown session with HTTP 400, where the specification asks for 404 (Session Management).
-_NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
 # The tasks extension adds methods whose subject is repeated in the `Mcp-Name` header.
 _NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
@@ -543,7 +541,7 @@ class StreamableHttpTransport(Transport):
         error = _error_of(message)
         # A response with the id of the request is never about the session.
         unanswered = error is None or message.get("id") is None
-        said = response.status_code == 400 and unanswered and _NO_SESSION.search(body) is not None
+        said = response.status_code == 400 and unanswered and NO_SESSION.search(body) is not None
         forgotten = self._session is not None and (response.status_code == 404 or said)
         if error is not None and (not forgotten or error.code == METHOD_NOT_FOUND):
             raise error
