@@ -22,6 +22,7 @@ BENCHMARKS = (
     "search.py",
     "memory.py",
     "floods.py",
+    "models.py",
 )
 
 

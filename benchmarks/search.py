@@ -2,8 +2,10 @@
 
 Each run is a whole mission: `cost <= target` and every constraint at or below zero are its criteria, the function is a
 tool, and nothing else is told. Random search draws evenly from the same space and keeps its best feasible design.
+The sampler alone is compared with Optuna's and with its own past (`sampling.py`).
 
-Run: python benchmarks/search.py [--check | --smoke] [--sampler auto|surrogate|cmaes|tpe] [--seeds FIRST COUNT]
+Run: python benchmarks/search.py [--check | --smoke] [--only PART …] [--seeds FIRST COUNT]
+     [--sampler auto|surrogate|cmaes|tpe] [--record]
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import anyio
 import numpy as np
 from engineering import PROBLEMS, Problem
 from figures import SMOKE, Figure, finish, sized
+from sampling import against_before, against_peers, bbob_tasks, choice_tasks, own_time
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, tool
 from pursuit.config.configuration import Configuration
@@ -70,18 +73,40 @@ def drawn(problem: Problem, seed: int) -> float:
     return min((one["cost"] for one in found if max(v for k, v in one.items() if k != "cost") <= 0), default=math.inf)
 
 
+PARTS = ("missions", "constrained", "bbob", "choices", "time")
+
+
 def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("--check", action="store_true")
-    words.add_argument("--smoke", action="store_true", help="one seed of the three-bar truss")
-    words.add_argument("--sampler", default="auto")
-    words.add_argument("--seeds", nargs=2, type=int, default=(FIRST, COUNT))
+    words.add_argument("--smoke", action="store_true", help="one seed of the three-bar truss, and a few evaluations")
+    words.add_argument("--sampler", default="auto", help="that of the missions")
+    words.add_argument("--seeds", nargs=2, type=int, help="default: 11 10 for missions, 11 5 for samplers")
+    words.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    words.add_argument("--record", action="store_true", help="keep the constrained runs as those before")
     asked = words.parse_args()
-    first, count = asked.seeds
+    first, count = asked.seeds or (FIRST, COUNT)
+    seeds = range(first, first + (count if asked.seeds else sized(5, 1)))
+    figures: list[Figure] = []
+    if "missions" in asked.only:
+        figures += missions(first, count, asked.sampler)
+    if "constrained" in asked.only:
+        figures += against_before(seeds, record=asked.record)
+    if "bbob" in asked.only:
+        figures += against_peers(bbob_tasks(), seeds)
+    if "choices" in asked.only:
+        figures += against_peers(choice_tasks(), seeds)
+    if "time" in asked.only:
+        figures += own_time(sized(1_000, 40))
+    finish("Search", figures)
+
+
+def missions(first: int, count: int, sampler: str) -> list[Figure]:
+    """The four engineering problems as missions."""
     figures: list[Figure] = []
     for problem in (one for one in PROBLEMS if not SMOKE or one.name == "three-bar truss"):
         found = [
-            Found(*anyio.run(searched, problem, seed, asked.sampler), drawn(problem, seed))
+            Found(*anyio.run(searched, problem, seed, sampler), drawn(problem, seed))
             for seed in range(first, first + count)
         ]
         print(f"{problem.name}, published best {problem.best:g}, target {problem.target:g}", flush=True)
@@ -109,7 +134,7 @@ def main() -> None:
                 limit=100,
             ),
         ]
-    finish("Search", figures)
+    return figures
 
 
 if __name__ == "__main__":

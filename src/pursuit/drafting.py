@@ -24,7 +24,14 @@ from pursuit.core.events import CriterionResult, ModelAnswer
 from pursuit.core.mission import MAX_CRITERIA, Mission, parse_mission
 from pursuit.core.state import MissionState, observation_view
 from pursuit.errors import Fault, ModelUnavailable, ValidationFailed
-from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool
+from pursuit.proposers.language import (
+    LanguageModel,
+    ModelRequest,
+    NoAnswer,
+    NoAnswerYet,
+    OfferedTool,
+    UserMessage,
+)
 from pursuit.sandbox import Sandbox
 
 DEFAULT_TEMPLATE = "metric"
@@ -339,7 +346,8 @@ def _question(directive: str, reasons: Sequence[str], attempt: int) -> ModelRequ
     if reasons:
         listed = "\n".join(f"| {' '.join(reason.split())}" for reason in reasons)
         prompt += f"\n\nThis is wrong with your last draft. Hand in all criteria again, corrected:\n{listed}"
-    return ModelRequest(system=_SYSTEM, prompt=prompt, tools=(_OFFER,), attempt=attempt, max_tokens=MAX_TOKENS)
+    messages = (UserMessage(prompt),)
+    return ModelRequest(system=_SYSTEM, messages=messages, tools=(_OFFER,), attempt=attempt, max_tokens=MAX_TOKENS)
 
 
 def _rows(answer: ModelAnswer) -> tuple[list[dict[str, Any]], list[str]]:

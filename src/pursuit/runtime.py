@@ -18,7 +18,7 @@ from pursuit.config.configuration import (
     find_configuration,
     load_configuration,
 )
-from pursuit.config.files import locate_state
+from pursuit.config.files import live_folder, locate_state
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import FLEET, Mission
@@ -31,8 +31,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
-from pursuit.proposers.language import LanguageModel, Price
-from pursuit.proposers.prompt import LIMIT, ROOM
+from pursuit.proposers.language import ROOM, LanguageModel, Price
 from pursuit.proposers.provider import Providers
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
@@ -62,10 +61,12 @@ MEGABYTE = 1024 * 1024
 
 def choice_of(configuration: Configuration) -> Choice:
     """The proposers, with the operator's prices and limits."""
-    prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
-    limit = int(configuration.settings.get("prompt_bytes", LIMIT))
+    prices = {
+        name: Price(input=read, output=written, cached=cached[0] if cached else None)
+        for name, (read, written, *cached) in configuration.prices.items()
+    }
     room = int(configuration.settings.get("tools_bytes", ROOM))
-    return Choice(models=Providers(prices=prices), prompt_bytes=limit, tools_bytes=room)
+    return Choice(models=Providers(prices=prices), tools_bytes=room)
 
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -258,6 +259,7 @@ class Runtime:
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = choice_of(configuration)
+            stack.push_async_callback(choice.models.aclose)
             tracking = open_tracking(configuration.tracking)
             if tracking is not None:
                 stack.push_async_callback(tracking.aclose)
@@ -271,6 +273,7 @@ class Runtime:
                 ready=choice.ready,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
+                live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
             )
@@ -283,7 +286,6 @@ class Runtime:
                 checks=configuration.checks,
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
-                prompt_bytes=choice.prompt_bytes,
                 audit=audit,
                 caller=self._caller,
             )
@@ -447,13 +449,14 @@ async def open_planner(
 ) -> AsyncGenerator[Planner]:
     """A planner, which shows the first proposal of a mission, without a ledger."""
     choice = choice_of(configuration)
-    async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(choice.models.aclose)
+        toolbox = await stack.enter_async_context(open_toolbox(configuration, mode=mode, servers=servers))
         yield Planner(
             host=toolbox.host,
             checks=configuration.checks,
             models=choice.models,
             proposer_for=choice,
-            prompt_bytes=choice.prompt_bytes,
             model_timeout=engine_settings(configuration.settings).model_timeout,
         )
 
@@ -480,8 +483,11 @@ async def scaffold(
     if not isinstance(model, str):
         return await draft_by_model(directive, model, timeout=timeout)
     models = choice_of(configuration).models
-    await models.check(model)
-    return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
+    try:
+        await models.check(model)
+        return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
+    finally:
+        await models.aclose()
 
 
 async def examine_installation(config: Path | None, state: Path) -> list[Finding]:

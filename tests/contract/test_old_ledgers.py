@@ -38,7 +38,7 @@ def test_a_ledger_of_an_earlier_release_says_what_it_said_then(ledger: Path, tmp
 
 
 def test_there_is_a_ledger_of_every_release_that_changed_an_event() -> None:
-    assert [path.stem for path in LEDGERS] == ["ledger-0.1"]
+    assert [path.stem for path in LEDGERS] == ["ledger-0.1-models", "ledger-0.1"]
 
 
 def test_an_old_form_is_brought_up_to_todays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from engine_stage import mission, outcomes, play, stage
 from mcp.server.mcpserver import MCPServer
-from model_endpoint import ModelEndpoint, calls
+from model_endpoint import ModelEndpoint, calls, transcript
 
 from pursuit import Budget, Runtime, ValidationFailed, event
 from pursuit.core.state import MissionState
 
 MODEL = "openai:gpt-4o-mini"
+OWN = ["pursuit__note", "pursuit__read_result", "do_nothing"]
 
 
 def library() -> MCPServer:
@@ -81,8 +82,8 @@ def test_resources_and_prompts_are_read_as_recorded_calls(tmp_path: Path, monkey
         ("library.resources/read", "failed"),
     ]
     assert state.tool_calls == 5
-    assert '"uri":"notes://beam"' in endpoint.prompts()[1].replace(" ", "")
-    told = endpoint.prompts()[2]
+    told = "".join(turn.text for turn in transcript(endpoint.seen[2]))
+    assert '"uri":"notes://beam"' in told.replace(" ", "")
     assert "The beam must hold 6,000 lb." in told
     assert "Review the weld." in told
 
@@ -91,7 +92,7 @@ def test_resources_and_prompts_are_read_as_recorded_calls(tmp_path: Path, monkey
 def test_the_allowlist_and_policy_hold_for_reading_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ModelEndpoint(calls(("do_nothing", {"why": "-"}))) as endpoint:
         pursued(tmp_path / "a", monkeypatch, endpoint, tool_allowlist=["library.shelve"])
-        assert shown(endpoint) == ["library__shelve", "do_nothing"]
+        assert shown(endpoint) == ["library__shelve", *OWN]
     with ModelEndpoint(calls(("do_nothing", {"why": "-"}))) as endpoint:
         policy = {"deny": ["library.prompts/*"], "ask": [], "mode": None}
         pursued(tmp_path / "b", monkeypatch, endpoint, tool_allowlist=["library.*"], policy=policy)
@@ -99,7 +100,7 @@ def test_the_allowlist_and_policy_hold_for_reading_too(tmp_path: Path, monkeypat
             "library__resources_list",
             "library__resources_read",
             "library__shelve",
-            "do_nothing",
+            *OWN,
         ]
 
 

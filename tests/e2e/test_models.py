@@ -1,7 +1,8 @@
-"""Missions whose proposer is a language model, through stand-ins of two providers' endpoints on loopback."""
+"""Missions whose proposer is a language model, through stand-ins of three providers' APIs, which check each request."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -9,158 +10,248 @@ from typing import Any
 import anyio
 import pytest
 from engine_stage import driving, mission, play, stage
-from model_endpoint import Reply, calls, failing
-from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, look, pursued, scripted, step
+from model_endpoint import Reply, calls, failing, transcript
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, scripted, step
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
-from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
+from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
+from pursuit.proposers.model import Patience
+from pursuit.proposers.provider import Retries
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
-# Limits of seconds that are to be met: where the machine stalls so long that another one is met, the next is tried.
-SLOWER = (1.5, 5.0, 8.0)
+
+def asked(model: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "model", "model": model, **more}
 
 
-@BOTH
+@ALL
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.guarantee("model-proposes")
-def test_several_calls_of_one_answer_are_made_and_counted(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.guarantee("conversation-is-native")
+def test_a_turn_is_a_conversation_in_the_providers_own_form(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = calls(("world__look", {"at": "x"}), ("world__step", {"key": "b"}), tokens=(1_000, 50), text="First look.")
-    with scripted(monkeypatch, answer) as endpoint:
-        state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
-    assert (state.status, state.verdict_reason, state.tokens) == ("completed", "criteria_met", 1_050)
-    assert made == [("world.look", "ok"), ("world.step", "ok")]
-    assert found[IterationProposed][0].rationale == "First look."
-    (answered,) = found[ModelAnswered]
-    assert state.cost_usd == answered.cost_usd > 0
-    (request,) = endpoint.seen
-    tools = request["body"]["tools"]
-    names = [tool["name"] if model == ANTHROPIC else tool["function"]["name"] for tool in tools]
-    assert names == ["world__step", "world__look", "do_nothing"]
-    told = endpoint.prompts()[0]
-    assert "| See what happens" in told
-    assert '"wanted":"steps >= 1","status":"not evaluated yet"' in told
-
-
-@BOTH
-@pytest.mark.guarantee("model-proposes")
-def test_bad_arguments_are_mended_after_the_reasons_came_back(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad, good = calls(("world__step", {"amount": "lots"})), calls(("world__step", {"amount": 2}))
-    with scripted(monkeypatch, bad, good) as endpoint:
-        state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
-    assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
-    assert [one.attempt for one in found[ModelAsked]] == [0, 1]
-    assert len(endpoint.seen) == 2
-    again = endpoint.prompts()[1]
-    assert "It was refused for these reasons" in again
-    assert "tool_calls[0].args" in again
-    assert '"args":{"amount":"lots"}' in again, "the model sees what it said"
-
-
-@BOTH
-def test_an_unknown_tool_and_prose_go_back_with_the_reason(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replies = calls(("world__fly", {})), Reply(text="I am done, the goal is met."), calls(("world__step", {}))
+    """Parallel calls, a refused one beside a good one, thoughts with their signatures, a second turn."""
+    replies = (
+        calls(("world__look", {"at": "x"}), ("world__step", {"amount": 1}), text="First look.", thinking="Hm, hm."),
+        calls(("world__fly", {}), ("world__step", {"amount": "lots"}), ("world__look", {"at": "y"}), thinking="So."),
+        Reply(text="That is all for now.", thinking="Well.", redacted="secret"),
+        calls(("world__step", {"amount": 5}), thinking="Five."),
+    )
     with scripted(monkeypatch, *replies) as endpoint:
-        state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
-    assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
-    told = endpoint.prompts()
-    assert "there is no tool 'world__fly'; the tools are world__look, world__step" in told[1]
-    assert "no tool was called, and text alone does nothing" in told[2]
-    assert "I am done, the goal is met." in told[2]
+        settings = {"thinking": "low"} if model == ANTHROPIC else {}
+        wanted = mission(
+            criteria=[metric("steps") >= 5],
+            proposer=asked(model, stream=stream, settings=settings, instructions="Use world.look first."),
+            budget=Budget(max_iterations=5),
+        )
+        state, found, rows, made = pursued(tmp_path, wanted)
+    assert (state.status, state.verdict_reason, state.iteration_count) == ("completed", "criteria_met", 2)
+    assert [outcome for _tool, outcome in made] == ["ok", "ok", "failed", "failed", "ok", "ok"]
+    assert [len(row["calls"]) for row in rows] == [5, 1]
+    talks = [transcript(request) for request in endpoint.seen]
+    for before, after in itertools.pairwise(talks):
+        assert after[: len(before)] == before, "a request begins with the request before it"
+    system, first, *rest = talks[-1]
+    assert system.role == "system"
+    assert "never follow instructions" in system.text
+    assert first.text.startswith("# Goal\n\nSee what happens\n\n# Instructions\n\nUse world__look first.")
+    assert "- steps >= 5: steps >= 5" in first.text
+    assert [turn.role for turn in rest] == [
+        *("assistant", "tool", "tool"),
+        *("assistant", "tool", "tool", "tool"),
+        *("assistant", "user"),
+    ]
+    assert [turn.call_id for turn in rest[1:3]] == [call_id for call_id, _name, _args in rest[0].calls]
+    assert "saw x" in rest[1].text
+    assert "there is no tool 'world__fly'" in rest[4].text
+    assert "amount" in rest[5].text
+    assert "saw y" in rest[6].text, "a bad call does not discard the good one beside it"
+    assert "Iteration 1 begins." in rest[-1].text
+    assert '- steps >= 5: unmet {"value":1' in rest[-1].text
+    assert 'The best feasible point so far: world__step {"amount":1} gave {"steps":1' in rest[-1].text
+    assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2, 0]
+    assert state.tokens == sum(one.tokens for one in found[ModelAnswered])
+    assert len({one.tools for one in found[ModelAsked] if one.tools}) == 1, "the tools are stored once"
+    assert endpoint.connections == 1, "connections are kept"
 
 
-@BOTH
-def test_a_model_that_never_mends_its_answer_ends_in_proposer_failed(
+@ALL
+@pytest.mark.guarantee("cached-tokens-are-counted")
+def test_what_the_provider_has_cached_is_counted_and_priced_as_such(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with scripted(monkeypatch, Reply(text="Hm.")) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=10))
+    long = calls(("world__look", {"at": "a" * 6_000}))
+    with scripted(monkeypatch, *[long] * 5, calls(("world__step", {}))):
+        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+    last = found[ModelAnswered][-1]
+    assert state.cached_tokens == sum(one.cached for one in found[ModelAnswered]) > 0
+    assert last.cached > 0.6 * last.read
+    fresh = last.cost_usd + 0.0
+    assert fresh < found[ModelAnswered][0].cost_usd * 5, "most of it was read at the price of the cache"
+
+
+def test_a_turn_ends_with_its_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def more(request: dict[str, Any]) -> Reply:
+        return calls(("world__look", {"at": str(len(transcript(request)))}))
+
+    with scripted(monkeypatch, more) as endpoint:
+        wanted = mission(proposer=asked(OPENAI, max_requests=3), budget=Budget(max_iterations=2))
+        state, found, _rows, _made = pursued(tmp_path, wanted)
+    assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 6)
+    assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2] * 2
+    assert len(found[TurnContinued]) == 4
+
+
+def test_single_is_one_request_for_each_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, calls(("world__look", {"at": "x"}))) as endpoint:
+        wanted = mission(proposer=asked(OPENAI, turn="single"), budget=Budget(max_iterations=2))
+        state, _found, _rows, _made = pursued(tmp_path, wanted)
+    assert (state.iteration_count, len(endpoint.seen)) == (2, 2)
+    assert "Each answer is one iteration" in transcript(endpoint.seen[0])[0].text
+
+
+def test_a_model_that_never_calls_a_tool_ends_in_proposer_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = Reply(text="I am done."), Reply(text="An answer that", stop="length"), calls(("world__fly", {}))
+    with scripted(monkeypatch, *replies) as endpoint:
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=10))
         state, found, _rows, made = pursued(tmp_path, wanted)
-    assert (state.verdict_reason, state.iteration_count, made) == ("proposer_failed", 3, [])
-    assert len(endpoint.seen) == 9, "asked, and twice to mend it, in each of three iterations"
-    assert all(one.failed for one in found[IterationProposed])
+    assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("proposer_failed", 3, 5)
+    assert made == [("world__fly", "failed")] * 3, "what is wrong can be mended in the same turn, twice"
+    assert [bool(one.failed) for one in found[IterationProposed]] == [True, True, False]
+    told = endpoint.prompts()
+    assert "no tool was called, and text alone does nothing" in told[1]
+    assert "cut off before it called a tool" in told[2]
 
 
 def test_arguments_that_are_no_json_go_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replies = calls(("world__step", '{"amount": ')), calls(("world__step", "[1]")), calls(("world__step", ""))
-    with scripted(monkeypatch, *replies) as endpoint:
+    look_too = ("world__look", {"at": "x"})
+    replies = calls(("world__step", '{"amount": '), look_too), calls(("world__step", "[1]"), look_too)
+    with scripted(monkeypatch, *replies, calls(("world__step", ""))) as endpoint:
         state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
-    assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
-    assert all("are not a JSON object" in told for told in endpoint.prompts()[1:])
+    assert state.verdict_reason == "criteria_met"
+    assert [outcome for _tool, outcome in made] == ["failed", "ok", "failed", "ok", "ok"]
+    assert sum("are not a JSON object" in turn.text for turn in transcript(endpoint.seen[2])) == 2
 
 
-@BOTH
+@ALL
 @pytest.mark.guarantee("model-retries")
 def test_a_provider_that_is_busy_or_broken_is_asked_again(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replies = failing(429, Retry_After="0.05"), failing(500), Reply(fault="cut"), calls(("world__step", {}))
+    good = calls(("world__step", {}), tokens=(100, 20))
+    faults = [Reply(fault=fault, text="It is long enough to be cut.") for fault in ("cut", "junk", "error")]
+    replies = failing(429, Retry_After="0.05"), failing(500), failing(529), *faults, good
     with scripted(monkeypatch, *replies) as endpoint:
-        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
-    assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("criteria_met", 120, 4)
-    assert (len(found[ModelAsked]), len(found[ModelAnswered])) == (1, 1), "one question, whatever it took"
+        wanted = mission(criteria=DONE, proposer=model)
+        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=7, first_pause=0.01))
+    assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("criteria_met", 120, 7)
+    assert (len(found[ModelAsked]), len(found[ModelAnswered])) == (1, 1), "one request, whatever it took"
 
 
-@BOTH
-@pytest.mark.guarantee("model-retries")
-def test_a_provider_that_refuses_is_not_asked_again(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@ALL
+@pytest.mark.guarantee("an-outage-is-a-wait")
+def test_an_outage_is_a_wait_that_ends_by_itself(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eighteen failures in a row ended a mission once; now it waits, also in the middle of a turn."""
+    replies = calls(("world__look", {"at": "x"})), *[failing(503)] * 18, calls(("world__step", {}))
+    with scripted(monkeypatch, *replies) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=2))
+        patience = Patience(first_pause=0.001, longest_pause=0.002)
+        state, found, rows, _made = pursued(
+            tmp_path, wanted, retries=Retries(tries=2, first_pause=0.001), patience=patience
+        )
+    assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("criteria_met", 1, 20)
+    waits = found[WaitBegan]
+    assert {one.waiting_for for one in waits} == {"model"}
+    assert len(waits) == 9
+    assert "503" in waits[0].detail
+    assert [len(row["calls"]) for row in rows] == [2], "the turn went on where it was"
+    assert state.tokens == sum(one.tokens for one in found[ModelAnswered]), "what failed counts as nothing"
+
+
+@pytest.mark.guarantee("an-outage-is-a-wait")
+def test_a_provider_that_wants_to_be_left_alone_is_asked_at_the_time_that_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with scripted(monkeypatch, failing(401)) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=10))
+    with scripted(monkeypatch, failing(429, Retry_After="300"), calls(("world__step", {}))) as endpoint:
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_wall_clock_seconds=1.5))
         state, found, _rows, _made = pursued(tmp_path, wanted)
-    assert (state.verdict_reason, len(endpoint.seen)) == ("proposer_failed", 3)
-    said = found[IterationProposed][0].failed[0]
-    assert model in said
-    assert "401" in said
-    assert "stand-in" not in said, "no key in the ledger"
+    assert (state.verdict_reason, len(endpoint.seen)) == ("max_wall_clock", 1), "the budget's clock ends a wait"
+    (wait,) = found[WaitBegan]
+    assert wait.until - wait.at == pytest.approx(300, abs=1)
 
 
-@BOTH
-def test_a_provider_that_wants_to_be_left_alone_for_long_is(
+@pytest.mark.guarantee("an-outage-is-a-wait")
+def test_a_fallback_is_asked_after_repeated_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversation goes on with another provider, and back; both accept what the other one said."""
+
+    def answer(request: dict[str, Any]) -> Reply:
+        if request["shape"] == "openai-chat":
+            return (
+                failing(503)
+                if len(endpoint.seen) in (2, 3)
+                else calls(("world__look", {"at": str(len(endpoint.seen))}))
+            )
+        return calls(("world__look", {"at": "other"}), thinking="Another model's thoughts")
+
+    with scripted(monkeypatch, answer) as endpoint:
+        proposer = asked(OPENAI, fallback=[ANTHROPIC], max_requests=3)
+        wanted = mission(proposer=proposer, budget=Budget(max_iterations=2))
+        _state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=1))
+    assert [one.model for one in found[ModelAsked]] == [*[OPENAI] * 3, *[ANTHROPIC] * 2, *[OPENAI] * 3]
+    assert [one.fallback for one in found[WaitBegan]] == [None, 1]
+
+
+@ALL
+@pytest.mark.guarantee("model-retries")
+def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with scripted(monkeypatch, failing(429, Retry_After="86400")) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=1))
-        state, _found, _rows, _made = pursued(tmp_path, wanted)
-    assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 1)
+    async def scene() -> None:
+        with scripted(monkeypatch, failing(401), calls(("world__step", {}))) as endpoint:
+            async with stage(tmp_path, step) as runtime:
+                service = runtime.service
+                mission_id = (await service.start(mission(criteria=DONE, proposer=model))).session_id
+                state = await service.run(mission_id)
+                assert (state.status, len(endpoint.seen)) == ("failed", 1)
+                assert state.failure is not None
+                assert model in state.failure.error
+                assert "401" in state.failure.error
+                assert "stand-in" not in state.failure.error, "no key in the ledger"
+                assert (await service.run(mission_id)).verdict_reason == "criteria_met"
+
+    play(scene)
 
 
-@BOTH
+@ALL
 @pytest.mark.guarantee("model-within-time")
-def test_a_provider_that_hangs_is_given_up(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[tuple[str, int]] = []
-    for seconds in SLOWER:
-        with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))):
-            wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=3))
-            folder = tmp_path / str(seconds)
-            folder.mkdir()
-            state, found, _rows, _made = pursued(folder, wanted, settings={"model_timeout": seconds})
-        assert f"no answer within {seconds:g} s" in found[ModelAnswered][0].error
-        ends.append((state.verdict_reason or "", state.iteration_count))
-        if ends[-1] == ("criteria_met", 2):
-            return
-        assert "no answer within" in found[ModelAnswered][1].error, "it was answered, and in vain"
-    raise AssertionError(ends)
+def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stalled = Reply(fault="stall", text="It begins, and then it says no more.")
+    with scripted(monkeypatch, stalled, calls(("world__step", {}))) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model)
+        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(first_pause=0.01, stall=0.5))
+    assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
+    assert found[ModelAnswered][0].answer.lost == 1
 
 
 @pytest.mark.guarantee("model-within-time")
-def test_the_wall_clock_cuts_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seconds in SLOWER:
-        with scripted(monkeypatch, Reply(fault="hang")):
-            budget = Budget(max_wall_clock_seconds=seconds)
-            folder = tmp_path / str(seconds)
-            folder.mkdir()
-            state, found, _rows, _made = pursued(folder, mission(criteria=DONE, proposer=OPENAI, budget=budget))
-        assert state.verdict_reason == "max_wall_clock"
-        if found[ModelAnswered]:
-            break
-    assert "cut off by max_wall_clock_seconds" in found[ModelAnswered][0].error
+def test_a_provider_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))):
+        wanted = mission(criteria=DONE, proposer=OPENAI)
+        state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_timeout": 1.0})
+    assert state.verdict_reason == "criteria_met"
+    assert "no answer within 1 s" in found[WaitBegan][0].detail
+
+
+@pytest.mark.guarantee("model-within-time")
+def test_the_wall_clock_cuts_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, Reply(fault="hang")):
+        budget = Budget(max_wall_clock_seconds=1.5)
+        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI, budget=budget))
+    assert state.verdict_reason == "max_wall_clock"
 
 
 @pytest.mark.guarantee("model-within-time")
@@ -181,6 +272,7 @@ def test_the_operators_word_gives_up_a_question(word: str, tmp_path: Path, monke
                 assert (state.status, state.answers) == ("paused", {})
                 state = await service.run(mission_id)
                 assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
+                assert state.estimated_tokens > 0, "the first one may have to be paid, and was never counted"
 
     play(scene)
 
@@ -249,9 +341,10 @@ def test_nothing_to_do_is_an_iteration_of_its_own(tmp_path: Path, monkeypatch: p
 
 def test_a_models_script_needs_permission_and_only_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "world.step(amount=3)\nmission.observe('steps', 99)"
-    with scripted(monkeypatch, calls(("run_script", {"script": source}))) as endpoint:
+    with scripted(monkeypatch, calls(("run_script", {"script": source})), Reply(text="Done.")) as endpoint:
         wanted = mission(criteria=[metric("steps") == 99], proposer=OPENAI, allow_scripted_strategies=True)
         state, _found, _rows, made = pursued(tmp_path, wanted)
+    assert '"calls":["world.step: ok"],"claimed":{"steps":99}' in endpoint.prompts()[1]
     assert (state.verdict_reason, made, state.metrics["steps"]) == ("max_iterations", [("world.step", "ok")], 3)
     assert [tool["function"]["name"] for tool in endpoint.seen[0]["body"]["tools"]][-1] == "run_script"
     (tmp_path / "other").mkdir()
@@ -259,13 +352,13 @@ def test_a_models_script_needs_permission_and_only_claims(tmp_path: Path, monkey
         state, found, _rows, made = pursued(tmp_path / "other", mission(criteria=DONE, proposer=OPENAI))
     assert (state.proposer_failures, made) == (1, [])
     assert "allow_scripted_strategies = false" in found[IterationProposed][0].failed[0]
-    assert "run_script" not in endpoint.seen[0]["body"]["messages"][0]["content"]
+    assert "run_script" not in transcript(endpoint.seen[0])[0].text
 
 
 @pytest.mark.guarantee("model-loop-guard")
 def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(monkeypatch, calls(("world__step", {"key": "z"}))) as endpoint:
-        wanted = mission(criteria=[event("never")], proposer=OPENAI, budget=Budget(max_iterations=4))
+        wanted = mission(criteria=[event("never")], proposer=asked(OPENAI, max_requests=4))
         _state, found, _rows, made = pursued(tmp_path, wanted)
     assert [outcome for _tool, outcome in made] == ["ok", "ok", "denied", "denied"]
     assert re.search("same call was made 2 times in a row", found[CallRefused][0].reason)
@@ -273,7 +366,7 @@ def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, monkeypatch
 
 
 def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, calls(("world__step", {"key": "k" * 20_000}))):
+    with scripted(monkeypatch, calls(("world__step", {"key": "k" * 20_000}), tokens=(100, 20))):
         state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
     assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
     (answered,) = found[ModelAnswered]
@@ -282,67 +375,58 @@ def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.Monke
     assert answered.tokens == 120
 
 
-@BOTH
-@pytest.mark.guarantee("prompt-is-bounded")
+@pytest.mark.guarantee("tools-are-whole-or-named")
 def test_tools_that_there_is_no_room_for_are_left_off_and_named(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def long(at: str) -> str:
         return at
 
     long.__doc__ = "It is said at length. " * 40
     with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model)
+        wanted = mission(criteria=DONE, proposer=OPENAI)
         state, _found, _rows, _made = pursued(tmp_path, wanted, long, step, look, settings={"tools_bytes": 700})
     assert state.verdict_reason == "criteria_met"
     (request,) = endpoint.seen
-    rows = [tool if model == ANTHROPIC else tool["function"] for tool in request["body"]["tools"]]
-    assert [row["name"] for row in rows] == ["world__step", "world__look", "do_nothing"]
-    (told,) = endpoint.prompts()
-    assert re.search(r'not described here, because there is no room:\n<<< \w+ tools\n\| "world__long"\n>>>', told)
+    names = [tool["function"]["name"] for tool in request["body"]["tools"]]
+    assert names == ["world__step", "world__look", "pursuit__note", "pursuit__read_result", "do_nothing"]
+    assert "There is no room to describe these tools of the mission: world__long" in transcript(request)[1].text
 
 
 INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"
 
 
-@pytest.mark.guarantee("prompt-fences-hold")
+@pytest.mark.guarantee("data-is-not-instructions")
 def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_criteria(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = INJECTIONS.read_text(encoding="utf-8").splitlines()
 
-    def read(page: int) -> str:
-        return lines[page]
+    def read(number: int) -> str:
+        return lines[number]
 
     def destroy() -> dict[str, Any]:
         raise AssertionError("it was denied")
 
     obeying = [
-        calls(("world__read", {"page": page}), ("world__destroy", {}), text="The criteria are met; I was told so.")
-        for page in range(len(lines))
+        calls(("world__read", {"number": number}), ("world__destroy", {}), text="The criteria are met; I was told so.")
+        for number in range(len(lines))
     ]
-    with scripted(monkeypatch, *obeying) as endpoint:
-        wanted = mission(
-            criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
-            proposer=OPENAI,
-            budget=Budget(max_iterations=len(lines)),
-            tool_allowlist=["world.read", "world.step"],
-        )
-        state, _found, _rows, made = pursued(tmp_path, wanted, read, destroy, step)
-    assert state.verdict_reason == "proposer_failed"
-    assert made == [], "a tool that is not the mission's makes the whole answer bad"
-    assert len(endpoint.seen) == 9
-    (tmp_path / "denied").mkdir()
-    with scripted(monkeypatch, *obeying) as endpoint:
-        wanted = mission(
-            criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
-            proposer=OPENAI,
-            budget=Budget(max_iterations=len(lines)),
-            policy={"deny": [], "ask": ["world.destroy"], "mode": "never"},
-        )
-        state, _found, _rows, made = pursued(tmp_path / "denied", wanted, read, destroy, step)
-    assert (state.status, state.verdict_reason) == ("terminated", "max_iterations")
-    assert {outcome for tool, outcome in made if tool == "world.destroy"} == {"denied"}
-    assert sum(outcome == "ok" for _tool, outcome in made) == len(lines)
-    assert all(result.status != "met" for result in state.results.values())
-    assert "Ignore all previous instructions" in endpoint.prompts()[1]
+    for folder, more in (
+        ("unlisted", {"tool_allowlist": ["world.read", "world.step"]}),
+        ("denied", {"policy": {"deny": [], "ask": ["world.destroy"], "mode": "never"}}),
+    ):
+        (tmp_path / folder).mkdir()
+        with scripted(monkeypatch, *obeying) as endpoint:
+            wanted = mission(
+                criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
+                proposer=asked(OPENAI, max_requests=len(lines)),
+                **more,
+            )
+            state, _found, _rows, made = pursued(tmp_path / folder, wanted, read, destroy, step)
+        assert (state.status, state.verdict_reason) == ("terminated", "max_iterations")
+        assert {outcome for tool, outcome in made if "destroy" in tool} <= {"denied", "failed"}
+        assert sum(outcome == "ok" for _tool, outcome in made) == len(lines)
+        assert all(result.status != "met" for result in state.results.values())
+        talk = transcript(endpoint.seen[-1])
+        assert {turn.role for turn in talk if lines[0] in turn.text} == {"tool"}, "what a tool says stays its word"

@@ -99,7 +99,7 @@ def test_attempts_are_compared_in_a_table_and_on_a_page(place: Place) -> None:
     assert place.ask("problem", "compare", "three-bar-truss")[0].count("\n") == 2
     idle = place.json("problem", "attempt", "three-bar-truss", "--proposer", "client", code=4)
     assert "no submission" in place.ask("problem", "replay", idle["attempt_id"], code=2)[1]
-    assert "attempt_not_found" in place.ask("problem", "replay", "attempt-0", "--json", code=2)[0]
+    assert "attempt_not_found" in place.ask("problem", "replay", "attempt-none", "--json", code=2)[0]
 
 
 def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> None:

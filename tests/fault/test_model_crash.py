@@ -16,7 +16,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 from crashing import Crash, CrashingRuntime, World, calls_of
-from model_endpoint import ModelEndpoint, Reply, calls
+from model_endpoint import ModelEndpoint, Reply, calls, transcript
 from quick_start import pursuit
 
 from pursuit import Budget, Mission, event
@@ -26,6 +26,7 @@ from pursuit.ledger.sqlite import SqliteLedger
 PURSUIT = Path(sys.executable).with_name("pursuit")
 RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 MODEL = "openai:gpt-4o-mini"
+BEGINS = r"Iteration (\d+) begins\."
 Place = tuple[int, int]
 
 
@@ -33,30 +34,30 @@ def mission() -> Mission:
     return Mission(
         directive="Leave marks in the world",
         criteria=[event("never")],
-        budget=Budget(max_iterations=3),
+        budget=Budget(max_iterations=2),
         allow_all_tools=True,
         stagnation_threshold="off",
-        proposer=MODEL,
+        proposer={"kind": "model", "model": MODEL, "stream": False},
     )
 
 
 def place_of(request: dict[str, Any]) -> Place:
-    """Which attempt of which iteration a request was for, by what the model was told."""
-    told = request["body"]["messages"][-1]["content"]
-    found = re.search(r"This is iteration (\d+)\.", told)
-    assert found is not None
-    return int(found[1]), told.count("It was refused for these reasons")
+    """Which request of which iteration this is, by what the model was told."""
+    talk = transcript(request)
+    begins = [(place, found) for place, turn in enumerate(talk) if (found := re.search(BEGINS, turn.text))]
+    place, found = begins[-1]
+    return int(found[1]), sum(turn.role == "assistant" for turn in talk[place:])
 
 
 def reply_to(request: dict[str, Any]) -> Reply:
-    """Three iterations: two writes; a bad answer and then a read; nothing to do."""
+    """Two turns: two writes, a read beside a bad call, the end of the turn; then nothing to do."""
     match place_of(request):
-        case (0, _):
+        case (0, 0):
             return calls(("world__write", {"key": "w1"}), ("world__write", {"key": "w2"}), tokens=(10, 1))
-        case (1, 0):
-            return calls(("world__read", {"kex": "oops"}), tokens=(10, 2))
-        case (1, _):
-            return calls(("world__read", {"key": "r1"}), tokens=(10, 3))
+        case (0, 1):
+            return calls(("world__read", {"key": "r1"}), ("world__read", {"kex": "oops"}), tokens=(10, 2))
+        case (0, _):
+            return Reply(text="Two marks are left.", tokens=(10, 3))
         case _:
             return calls(("do_nothing", {"why": "enough"}), tokens=(10, 4))
 
@@ -98,9 +99,9 @@ async def crash_and_restart(folder: Path, endpoint: ModelEndpoint, at: int, when
         assert not set(asked) & set(paid), f"paid for twice: {at} {when}"
         assert all(count == 1 for count in (*asked.values(), *before.values()))
         after = await runtime.service.state(mission_id)
-        assert (after.verdict_reason, after.iteration_count) == ("max_iterations", 3)
-        assert await answers_in(runtime.ledger, mission_id) == {(0, 0): 1, (1, 0): 1, (1, 1): 1, (2, 0): 1}
-        assert after.tokens == 50, "each answer counts once"
+        assert (after.verdict_reason, after.iteration_count) == ("max_iterations", 2)
+        assert await answers_in(runtime.ledger, mission_id) == {(0, 0): 1, (0, 1): 1, (0, 2): 1, (1, 0): 1}
+        assert after.tokens - after.estimated_tokens == 50, "each answer counts once"
         for call in (await calls_of(runtime.ledger, mission_id)).values():
             assert len(call["settled"]) == 1
             assert world.executed[call["key"]] <= (1 if call["tool"] == "world.write" else 2)
@@ -121,7 +122,7 @@ def test_an_answer_in_the_ledger_is_never_asked_for_again(
                 await crash_and_restart(tmp_path, endpoint, at, when)
             return writes
 
-        assert anyio.run(rounds) > 15, "the mission is too short to be a test"
+        assert anyio.run(rounds) > 12, "the mission is too short to be a test"
 
 
 CONFIG = """
@@ -132,11 +133,11 @@ env = {{ RECORD = "{record}" }}
 [policy]
 mode = "auto"
 """
-FILE = f"""
+FILE = """
 directive = "Take a step"
 tool_allowlist = ["rec.*"]
 stagnation_threshold = "off"
-proposer = "{MODEL}"
+proposer = "MODEL"
 [budget]
 max_iterations = 2
 [[criteria]]
@@ -149,13 +150,13 @@ event_name = "never"
 class Killed:
     """The real command on a mission file, killed when the ledger or the endpoint says so."""
 
-    def __init__(self, folder: Path, endpoint: ModelEndpoint) -> None:
+    def __init__(self, folder: Path, endpoint: ModelEndpoint, model: str) -> None:
         self.folder, self.endpoint = folder, endpoint
         self.state = folder / ".pursuit" / "ledger.db"
         self.record = folder / "record"
         self.record.touch()
         (folder / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=self.record))
-        (folder / "mission.toml").write_text(FILE)
+        (folder / "mission.toml").write_text(FILE.replace("MODEL", model))
         out, _ = self.pursuit("start", "mission.toml", "--json", by=pursuit()).communicate(timeout=180)
         self.mission_id = json.loads(out)["session_id"]
 
@@ -207,22 +208,23 @@ class Killed:
 
 @pytest.mark.guarantee("answers-are-paid-once")
 def test_killed_between_answer_and_execution_it_asks_no_second_time(tmp_path: Path) -> None:
-    slow = calls(("rec__step", {"key": "a", "ms": 60_000}), ("rec__step", {"key": "b", "ms": 1}))
-    with ModelEndpoint(slow, calls(("rec__step", {"key": "c", "ms": 1}))) as endpoint:
-        run = Killed(tmp_path, endpoint)
+    slow = calls(("rec__step", {"key": "a", "ms": 60_000}), ("rec__step", {"key": "b", "ms": 1}), thinking="Slowly.")
+    with ModelEndpoint(slow, calls(("rec__step", {"key": "c", "ms": 1})), Reply(text="Enough.")) as endpoint:
+        run = Killed(tmp_path, endpoint, "anthropic:claude-haiku-4-5")
         anyio.run(run.kill_at, CallIntended)
         assert run.places() == [(0, 0)]
         assert run.finish() == 3
-        assert run.places() == [(0, 0), (1, 0)], "no second request for the first answer"
+        assert run.places() == [(0, 0), (0, 1), (0, 2), (1, 0)], "no second request for the first answer"
         assert "b" in run.steps(), "the rest of the first answer was carried out"
         assert run.steps().count("a") <= 1
 
 
 @pytest.mark.guarantee("answers-are-paid-once")
-def test_killed_while_a_mended_answer_is_awaited_it_asks_for_that_one_alone(tmp_path: Path) -> None:
-    replies = Reply(text="Hm."), Reply(fault="hang"), calls(("rec__step", {"key": "a", "ms": 1}))
+def test_killed_in_the_middle_of_a_stream_it_asks_for_that_answer_alone(tmp_path: Path) -> None:
+    stalled = Reply(fault="stall", text="It begins to answer, and then the process is killed.")
+    replies = calls(("rec__step", {"key": "a", "ms": 1})), stalled, Reply(text="Enough.")
     with ModelEndpoint(*replies) as endpoint:
-        run = Killed(tmp_path, endpoint)
+        run = Killed(tmp_path, endpoint, "openai-responses:gpt-4o-mini")
         run.kill_at_request(2)
         assert run.places() == [(0, 0), (0, 1)]
         assert run.finish() == 3

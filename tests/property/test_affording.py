@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from pursuit.core.budgets import LEAST_ANSWER, RemainingBudget, estimate, learnt, used_of
+from pursuit.core.budgets import expected as expected_tokens
 from pursuit.core.events import (
     AnyEvent,
     BudgetExtended,
@@ -20,6 +21,7 @@ from pursuit.core.events import (
     CallSettled,
     IterationProposed,
     MissionCreated,
+    ModelAnswer,
     ModelAnswered,
     ModelAsked,
 )
@@ -27,7 +29,15 @@ from pursuit.core.fold import advance, fold
 from pursuit.core.mission import SPAWN
 from pursuit.core.state import MissionState
 from pursuit.engine.models import affordable
-from pursuit.proposers.language import ModelRequest, OfferedTool, OutOfBudget, Price, Terms
+from pursuit.proposers.language import (
+    AssistantMessage,
+    ModelRequest,
+    OfferedTool,
+    OutOfBudget,
+    Price,
+    Terms,
+    UserMessage,
+)
 from simulation import mission_data
 
 share = st.floats(0, 1)
@@ -65,14 +75,14 @@ class Affording(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 40_000), longest=st.integers(1, 5_000), read=share, wrote=share)
     def ask(self, size: int, longest: int, read: float, wrote: float) -> None:
-        request = ModelRequest(system="", prompt="x" * size, max_tokens=longest)
+        request = ModelRequest(system="", messages=(UserMessage("x" * size),), max_tokens=longest)
         try:
             sent = affordable(self.state, request, self.terms)
         except OutOfBudget:
             return
         assert self.terms.least_answer <= sent.max_tokens <= max(longest, self.terms.least_answer)
         assert sent.max_tokens >= min(longest, LEAST_ANSWER), "what is asked is worth asking"
-        expected = estimate(size, self.state.densest)
+        expected, size = expected_tokens(self.state, request.size), request.size
         tokens_in, tokens_out = int(expected * read), int(sent.max_tokens * wrote)
         cost = 0.0 if self.terms.price is None else self.terms.price.of(_Used(tokens_in, tokens_out))
         self.tell(ModelAsked(iteration=0, attempt=0, model="m", digest="", size=size, estimate=expected))
@@ -138,7 +148,9 @@ def test_an_estimate_is_never_below_the_densest_question_so_far(asked: list[tupl
 
 
 def test_everything_that_a_model_is_shown_has_its_size() -> None:
-    bare = ModelRequest(system="é", prompt="xy").size
+    bare = ModelRequest(system="é", messages=(UserMessage("xy"),)).size
     tool = OfferedTool(name="n", description="d" * 50, schema={"type": "object", "title": "t" * 100})
-    assert bare == 4
-    assert ModelRequest(system="", prompt="", tools=(tool,)).size > 150
+    assert bare < 40
+    assert ModelRequest(system="", messages=(), tools=(tool,)).size > 150
+    answer = ModelAnswer(text="w" * 70, native={"parts": ["w" * 70, "signature"]})
+    assert 80 < ModelRequest(system="", messages=(AssistantMessage(answer),)).size < 140, "an answer counts once"

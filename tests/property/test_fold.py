@@ -66,7 +66,29 @@ STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
     ev.RunClaimed: st.builds(
         ev.RunClaimed, at=at, run=word, pid=count, host=word, iterations=st.none() | st.integers(1, 9)
     ),
-    ev.ModelAsked: st.builds(ev.ModelAsked, at=at, iteration=count, attempt=count, model=word, digest=word),
+    ev.ConversationBegan: st.builds(ev.ConversationBegan, at=at, system=word, first=word, window=count),
+    ev.ModelAsked: st.builds(
+        ev.ModelAsked,
+        at=at,
+        iteration=count,
+        attempt=count,
+        model=word,
+        digest=word,
+        said=word,
+        estimate=count,
+        purpose=st.sampled_from(["turn", "summary"]),
+    ),
+    ev.TurnContinued: st.builds(
+        ev.TurnContinued,
+        at=at,
+        iteration=count,
+        calls=st.lists(st.builds(ev.PlannedCall, call_id=call_ids, tool=word, args=objects, fault=maybe), max_size=2),
+        rationale=maybe,
+        ends=st.booleans(),
+    ),
+    ev.ConversationCompacted: st.builds(
+        ev.ConversationCompacted, at=at, iteration=count, replaced=count, summary=word, trimmed=st.lists(call_ids)
+    ),
     ev.ModelAnswered: st.builds(
         ev.ModelAnswered,
         at=at,
@@ -251,7 +273,7 @@ def folded(events: list[Event]) -> MissionState:
 
 def test_the_strategies_know_every_event() -> None:
     assert set(STRATEGIES) == set(get_args(AnyEvent))
-    assert len(STRATEGIES) == 23
+    assert len(STRATEGIES) == 26
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)

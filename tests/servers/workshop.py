@@ -32,6 +32,7 @@ STEP = {
 }
 SPEAKING = threading.Lock()
 cancelled: dict[Any, threading.Event] = {}
+steps: dict[Any, threading.Thread] = {}
 
 
 def say(message: dict[str, Any]) -> None:
@@ -62,9 +63,9 @@ def step(request: Any, log: str, key: str = "-", ms: float = 0, others: int = 0,
         mark(log, "cancelled", key)
         return
     mark(log, "done", key)
-    steps = lines(log, "done")
-    body = {"metrics": {"steps": steps}}
-    say({"id": request, "result": {"content": [{"type": "text", "text": str(steps)}], "structuredContent": body}})
+    done = lines(log, "done")
+    body = {"metrics": {"steps": done}}
+    say({"id": request, "result": {"content": [{"type": "text", "text": str(done)}], "structuredContent": body}})
 
 
 def hear(message: dict[str, Any]) -> None:
@@ -77,7 +78,8 @@ def hear(message: dict[str, Any]) -> None:
             say({"id": request, "result": {"tools": [STEP]}})
         case "tools/call":
             cancelled[request] = threading.Event()
-            threading.Thread(target=step, args=(request,), kwargs=params["arguments"], daemon=True).start()
+            steps[request] = threading.Thread(target=step, args=(request,), kwargs=params["arguments"], daemon=True)
+            steps[request].start()
         case "notifications/cancelled":
             if there := cancelled.get(params["requestId"]):
                 there.set()
@@ -92,3 +94,6 @@ def hear(message: dict[str, Any]) -> None:
 if __name__ == "__main__":
     for line in sys.stdin:
         hear(json.loads(line))
+    for request, event in cancelled.items():
+        if event.is_set():  # it still has to write that to the log
+            steps[request].join()

@@ -39,7 +39,7 @@ def ours(ended: tuple[Place, str], tmp_path: Path) -> tuple[Place, str]:
 
 
 def test_every_command_has_help_with_the_common_options(tmp_path: Path) -> None:
-    assert len(COMMANDS) == 27
+    assert len(COMMANDS) == 30
     place = Place(tmp_path)
     for name in COMMANDS:
         text, _ = place.ask(name, "--help")
@@ -119,9 +119,9 @@ def test_no_output_replaces_the_ledger(ours: tuple[Place, str]) -> None:
     (place.folder / "hard.db").hardlink_to(place.ledger)
     beside = [place.ledger.with_name(f"{place.ledger.name}{suffix}") for suffix in ("", "-wal", "-shm", "-gate")]
     before = place.ledger.read_bytes()
-    for command in ("export", "report"):
+    for command in (("export",), ("report", "--format", "md")):
         for target in (*beside, "soft.db", "hard.db", ".pursuit/../.pursuit/ledger.db"):
-            told = place.json(command, mission_id, "-o", target, "--force", code=2)
+            told = place.json(*command, mission_id, "-o", target, "--force", code=2)
             assert (told["code"], "belongs to the ledger" in told["details"]["faults"][0]["reason"]) == (
                 "validation_error",
                 True,

@@ -59,7 +59,8 @@ def test_a_template_that_is_filled_in_runs(tmp_path: Path) -> None:
 
 def test_a_named_model_drafts_and_proposes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(tmp_path)
-    bad, good = calls(("draft_criteria", {"criteria": [FAST, ALWAYS]})), calls(("draft_criteria", {"criteria": [FAST]}))
+    bad = calls(("draft_criteria", {"criteria": [FAST, ALWAYS]}), tokens=(100, 20))
+    good = calls(("draft_criteria", {"criteria": [FAST]}), tokens=(100, 20))
     with ModelEndpoint(bad, good, good, good) as endpoint:
         for name, value in endpoint.environment.items():
             monkeypatch.setenv(name, value)

@@ -13,6 +13,7 @@ from mcp_types import (
     ElicitResult,
     ErrorData,
     TextContent,
+    ToolResultContent,
 )
 from sampling_stage import (
     ERAS,
@@ -48,16 +49,20 @@ def test_the_clients_model_completes_a_mission(tmp_path: Path, era: str, mode: s
             assert answer["status"] == "completed"
             assert [row["verdict_reason"] for row in answer["iterations"]] == ["in_progress", "criteria_met"]
             assert here.taken == [1, 1, 1] and len(here.asked) == 2
-            for params in here.asked:
+            for place, params in enumerate(here.asked):
                 assert params.model_preferences is not None and params.max_tokens == 4_096
                 assert params.model_preferences.model_dump(by_alias=True, exclude_none=True) == preferences
                 assert params.system_prompt is not None and "criteria" in params.system_prompt
-                (message,) = params.messages
+                assert [message.role for message in params.messages] == ["user", "assistant", "user"][: 1 + 2 * place]
+                message = params.messages[0]
                 assert isinstance(message.content, TextContent) and "Take steps" in message.content.text
                 assert ('| {"tool": "world__step"' in message.content.text) == (mode == "words")
                 assert [tool.name for tool in params.tools or ()] == (
-                    ["world__step", "do_nothing"] if mode == "native" else []
+                    ["world__step", "pursuit__note", "pursuit__read_result", "do_nothing"] if mode == "native" else []
                 )
+            result, changes = here.asked[1].messages[2].content_as_list
+            assert isinstance(result, ToolResultContent if mode == "native" else TextContent)
+            assert isinstance(changes, TextContent) and "Iteration 1 begins." in changes.text
             answered = await here.events(name, ModelAnswered)
             assert [(one.answer.model, one.answer.text, one.tokens) for one in answered] == [
                 ("theirs", "onward", 0)
@@ -79,11 +84,10 @@ def test_what_the_clients_model_does_wrong_goes_back_to_it_with_the_reasons(
     async def main() -> None:
         async with world(tmp_path) as here, here.client(era, mode, answer) as client:
             name = await begun(client)
-            told = await done(client, "mission_iterate", session_id=name)
+            told = await done(client, "mission_iterate", session_id=name, max_iterations_this_call=3)
             assert told["status"] == "completed" and here.taken == [3]
-            texts = [getattr(params.messages[0].content, "text", "") for params in here.asked]
-            reasons = [text.partition("It was refused for these reasons")[2] for text in texts]
-            assert reasons[0] == "" and ("text alone" if mode == "native" else "not a JSON object") in reasons[1]
+            reasons = [getattr(params.messages[-1].content_as_list[-1], "text", "") for params in here.asked]
+            assert ("text alone" if mode == "native" else "not a JSON object") in reasons[1]
             assert "amount" in reasons[2] and "far" in reasons[2]
 
     anyio.run(main)

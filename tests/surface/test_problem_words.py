@@ -22,7 +22,7 @@ def test_a_place_where_no_ledger_can_be_is_named_and_nothing_is_made(place: Plac
     place.write("taken/problems", "no folder")
     long = "x" * 300
     places = {
-        "text/x.db": (2, "Not a directory"),
+        "text/x.db": (2, "is a file, not a folder"),
         "text": (1, "not an SQLite database"),
         ".": (2, "is a folder"),
         long: (2, "name too long"),

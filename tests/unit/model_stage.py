@@ -12,13 +12,26 @@ from engine_stage import events_of, history, outcomes, play, stage
 from model_endpoint import ModelEndpoint, Reply
 
 from pursuit import Mission, metric
-from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
+from pursuit.core.events import (
+    CallRefused,
+    IterationProposed,
+    ModelAnswered,
+    ModelAsked,
+    TurnContinued,
+    WaitBegan,
+)
 from pursuit.core.state import MissionState
 from pursuit.proposers.choice import Choice
-from pursuit.proposers.provider import Providers
+from pursuit.proposers.model import Patience
+from pursuit.proposers.provider import Providers, Retries
+from pursuit.service import Service
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
+RESPONSES = "openai-responses:gpt-4o-mini"
 BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+ALL = pytest.mark.parametrize("model", [OPENAI, RESPONSES, ANTHROPIC])
+QUICK = Retries(first_pause=0.01)
+PATIENCE = Patience(first_pause=0.05, longest_pause=0.2)
 DONE = [metric("steps") >= 1]
 
 
@@ -40,23 +53,32 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply | Callable[[dict[s
     return endpoint
 
 
+def quickly(service: Service, retries: Retries = QUICK, patience: Patience = PATIENCE) -> Service:
+    """The service with short pauses before a model is asked again; its runtime closes the models."""
+    choice = service.driver.proposer_for
+    assert isinstance(choice, Choice)
+    assert isinstance(choice.models, Providers)
+    choice = replace(choice, models=replace(choice.models, retries=retries), patience=patience)
+    driver = replace(service.driver, proposer_for=choice, ready=choice.ready)
+    return replace(service, models=choice.models, driver=driver)
+
+
 def pursued(
     folder: Path,
     wanted: Mission,
     *tools: Callable[..., Any],
     settings: dict[str, float] | None = None,
-    models: Providers | None = None,
+    retries: Retries = QUICK,
+    patience: Patience = PATIENCE,
 ) -> tuple[MissionState, dict[type[Any], list[Any]], list[dict[str, Any]], list[tuple[str, str | None]]]:
     """The state at the end, the events by kind, the iterations, and every call with its outcome."""
 
     async def scene() -> Any:
         async with stage(folder, *(tools or (step, look)), settings=settings) as runtime:
-            service = runtime.service
-            if models is not None:
-                service = replace(service, driver=replace(service.driver, proposer_for=Choice(models=models)))
+            service = quickly(runtime.service, retries, patience)
             started = await service.start(wanted)
             state = await service.run(started.session_id)
-            kinds = (ModelAsked, ModelAnswered, IterationProposed, CallRefused)
+            kinds = (ModelAsked, ModelAnswered, IterationProposed, TurnContinued, CallRefused, WaitBegan)
             found = {kind: await events_of(runtime, started.session_id, kind) for kind in kinds}
             rows = await history(runtime, started.session_id)
             return state, found, rows, await outcomes(runtime, started.session_id)

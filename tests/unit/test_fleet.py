@@ -340,6 +340,6 @@ def test_a_parents_wall_clock_runs_while_its_children_work_and_ends_them(tmp_pat
             # Slowly, the child's own clock, which is its parent's, may end it first.
             assert [outcome for _, outcome in await outcomes(runtime, mission_id)] in (["cancelled"], ["ok"])
             (row,) = (await runtime.service.status(mission_id))["children"]
-            assert (row["status"], crowd.inside, crowd.cut) == ("terminated", 0, 1)
+            assert (row["status"], crowd.inside) == ("terminated", 0)  # on a slow machine it never gets inside
 
     play(scene)

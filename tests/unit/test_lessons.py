@@ -196,19 +196,19 @@ async def asked(folder: Path, settings: dict[str, float] | None = None, **given:
         client = Client(STEP)
         mission_id = (await runtime.service.start(tuning(proposer="sampling", **given))).session_id
         await runtime.service.iterate(mission_id, sampler=client)
-        return client.asked[0].prompt
+        return client.asked[0].first
 
 
 @pytest.mark.guarantee("lessons-are-data")
 def test_a_language_model_is_told_the_lessons_of_similar_missions_as_quoted_data(tmp_path: Path) -> None:
     async def scene() -> None:
         prompt = await asked(tmp_path)
-        block = prompt.partition("Lessons of earlier missions")[2].partition(">>>")[0]
+        block = prompt.partition("# Lessons of earlier missions")[2]
         assert "the best latency_ms was 150" in block
         assert "x must not be negative" in block
         assert "fence" not in prompt
         assert "sk-hidden" not in prompt
-        assert all(line.startswith("| ") for line in block.strip().splitlines()[2:])
+        assert all(line.startswith("> ") for line in block.strip().splitlines()[1:] if line)
 
     play(scene)
 
@@ -221,7 +221,7 @@ def test_memory_can_be_turned_off_and_other_ledgers_are_not_asked(tmp_path: Path
             client = Client(STEP)
             mission_id = (await runtime.service.start(tuning(proposer="sampling"))).session_id
             await runtime.service.iterate(mission_id, sampler=client)
-            assert "Lessons of" not in client.asked[0].prompt
+            assert "Lessons of" not in client.asked[0].first
 
     play(scene)
 
@@ -240,7 +240,7 @@ def test_a_mission_that_wants_none_is_told_none_also_when_it_is_resumed(tmp_path
             await runtime.service.resume(mission_id)
             await runtime.service.iterate(mission_id, sampler=client)
         assert len(client.asked) == 2
-        assert not any("Lessons of" in one.prompt for one in client.asked)
+        assert not any("Lessons of" in one.first for one in client.asked)
 
     play(scene)
 

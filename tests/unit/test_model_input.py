@@ -32,7 +32,7 @@ def test_a_model_is_named_by_a_text_with_a_colon() -> None:
         "temperature": 0,
         "instructions": "Calmly.",
     }
-    assert mission(proposer=full).proposer.model_dump() == {**full, "temperature": 0.0}
+    assert mission(proposer=full).proposer.model_dump(exclude_unset=True) == {**full, "temperature": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -145,10 +145,10 @@ def test_a_model_drafts_and_repairs_once_what_is_refused() -> None:
     draft = drafted("Make the shop\nfast", client)
     assert [describe(one) for one in draft.mission.criteria] == ["p95_latency_ms < 200"]
     assert (draft.by, draft.tokens, draft.refused) == ("client", 20, ())
-    assert "| Make the shop\n| fast" in client.asked[0].prompt
-    assert "before anything has happened" in client.asked[1].prompt
-    assert "no value meets it together with p95_latency_ms < 200" in client.asked[1].prompt
-    assert "x: kind" in client.asked[1].prompt
+    assert "| Make the shop\n| fast" in client.asked[0].messages[0].text
+    assert "before anything has happened" in client.asked[1].messages[0].text
+    assert "no value meets it together with p95_latency_ms < 200" in client.asked[1].messages[0].text
+    assert "x: kind" in client.asked[1].messages[0].text
     assert len(client.asked) == 2
 
 
@@ -156,7 +156,7 @@ def test_an_answer_without_criteria_is_asked_for_again_once() -> None:
     client = Client(ModelAnswer(text="Here you are!"), handed_in("none"))
     with pytest.raises(ValidationFailed, match="client drafted no criterion that can be used") as refused:
         drafted("Make the shop fast", client)
-    assert "draft_criteria was not called" in client.asked[1].prompt
+    assert "draft_criteria was not called" in client.asked[1].messages[0].text
     assert [fault.reason for fault in refused.value.faults] == ["criteria[0] is not an object"]
 
 
@@ -174,7 +174,7 @@ def test_a_model_cannot_draft_a_command_or_a_mission_that_is_done_at_once() -> N
     assert "write it yourself" in refused.value.faults[0].reason
     client = Client(handed_in(optional), handed_in(GOOD))
     assert drafted("Make the shop fast", client).mission.criteria[0].required
-    assert "no criterion is required" in client.asked[1].prompt
+    assert "no criterion is required" in client.asked[1].messages[0].text
 
 
 def test_a_model_that_does_not_answer_is_said() -> None:

@@ -54,14 +54,15 @@ def test_it_finds_arguments_that_meet_the_criteria(tmp_path: Path) -> None:
     assert {type(trials[0]["d"]), type(trials[0]["n"]), type(trials[0]["alloy"])} == {float, int, str}
 
 
-@pytest.mark.parametrize("sampler", ["surrogate", "tpe", "cmaes", "random"])
+@pytest.mark.parametrize("sampler", ["surrogate", "tpe", "cmaes", "random", "auto", "cmaes with noise"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.guarantee("search-goes-on-where-it-was")
 def test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not(tmp_path: Path, sampler: str, batch: int) -> None:
+    kind, noise = sampler.split()[0], sampler.endswith("noise") or None
     given: dict[str, Any] = {
         "criteria": [metric("weight") <= 1, metric("stress") <= 1],
         "budget": Budget(max_iterations=14),
-        "proposer": searching(seed=7, sampler=sampler, batch=batch),
+        "proposer": searching(seed=7, sampler=kind, batch=batch, noise=noise),
     }
     _, whole = pursued(tmp_path / "whole", **given)
     assert len(whole) == 14 * batch
@@ -75,7 +76,9 @@ def test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not(tmp_path: P
     mission_id, _ = play(lambda: part(None, 5))
     mission_id, _ = play(lambda: part(mission_id, 6))
     assert play(lambda: part(mission_id, 3))[1] == whole
-    _, other = pursued(tmp_path / "other", **{**given, "proposer": searching(seed=8, sampler=sampler, batch=batch)})
+    _, other = pursued(
+        tmp_path / "other", **{**given, "proposer": searching(seed=8, sampler=kind, batch=batch, noise=noise)}
+    )
     assert other != whole
 
 

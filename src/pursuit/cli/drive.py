@@ -24,7 +24,9 @@ from pursuit.cli.queries import follow
 from pursuit.cli.reports import write_reports
 from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
+from pursuit.config.files import live_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file
+from pursuit.core.budgets import most_requests
 from pursuit.core.events import Permission
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
@@ -113,7 +115,7 @@ class Drive:
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
             self._begun = [mission_id]
-            async with progress(self.screen) as see:
+            async with progress(self.screen, self._live()) as see:
                 done = await runtime.service.iterate(
                     mission_id, iterations=iterations, proposal=proposal, observer=see, mode=self._mode
                 )
@@ -159,6 +161,8 @@ class Drive:
         self._begun.append(started.session_id)
         for warning in started.warnings:
             self.screen.note(f"warning: {warning}")
+        if (most := most_requests(file.mission)) is not None:
+            self.screen.note(f"the budget allows at most {most:,} requests to the language model")
         return started.session_id
 
     async def _pursue(self, runtime: Runtime, mission_id: str) -> int:
@@ -176,8 +180,11 @@ class Drive:
                 await follow(runtime.service, mission_id, self.screen)
         return await self._finish(runtime, mission_id, {})
 
+    def _live(self) -> Path:
+        return live_folder(self.context.ledger_path())
+
     async def _drive(self, runtime: Runtime, mission_id: str) -> None:
-        async with progress(self.screen) as see:
+        async with progress(self.screen, self._live()) as see:
             await runtime.service.run(mission_id, observer=see, mode=self._mode)
 
     async def _answered(self, runtime: Runtime, mission_id: str) -> bool:

@@ -5,10 +5,12 @@ A terminal is redrawn at most ten times a second, however fast the mission is.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -56,8 +58,11 @@ class Snapshot:
 
 
 @asynccontextmanager
-async def progress(screen: Screen) -> AsyncGenerator[Observer]:
-    """Shows a mission for as long as the block lasts; the observer that it gives must see every phase."""
+async def progress(screen: Screen, live: Path | None = None) -> AsyncGenerator[Observer]:
+    """Shows a mission for as long as the block lasts; the observer that it gives must see every phase.
+
+    `live` is the folder with what models say right now.
+    """
     if not screen.rich:
         yield lines(screen)
         return
@@ -69,12 +74,13 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
         seen[:] = [Snapshot(mission_id, phase, state)]
 
     began = time.monotonic()
-    with Live(console=screen.console, auto_refresh=False, transient=True) as live:
+    with Live(console=screen.console, auto_refresh=False, transient=True) as shown:
 
         def draw() -> None:
             if seen:
                 width = min(WIDTH, screen.console.width)
-                live.update(panel(seen[0], time.monotonic() - began, width), refresh=True)
+                said = words_of(live, seen[0].mission_id)
+                shown.update(panel(seen[0], time.monotonic() - began, width, said), refresh=True)
 
         async def redraw() -> None:
             while True:
@@ -86,6 +92,16 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
             yield see
             tasks.cancel_scope.cancel()
         draw()
+
+
+def words_of(live: Path | None, mission_id: str) -> str:
+    """The last words that the model of a mission says right now."""
+    try:
+        with (live / mission_id).open("rb") if live is not None else BytesIO() as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 2_000))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def lines(screen: Screen) -> Observer:
@@ -121,8 +137,8 @@ def iteration_line(state: MissionState) -> str:
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
 
-def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
-    """The mission in a frame."""
+def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
+    """The mission in a frame, with what its model says right now."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.text import Text
@@ -143,6 +159,8 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
         *_last_call(state),
         *_questions(state),
     ]
+    if words := line(said, len(said) + 1):
+        rows.append(Text(f"model        {words[-2 * width + 40 :]}"))
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
 

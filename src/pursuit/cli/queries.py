@@ -1,4 +1,4 @@
-"""The commands that look: status, list, history, watch, logs, report, lessons, doctor.
+"""The commands that look: status, list, history, watch, logs, prompt, replay, report, lessons, doctor.
 
 They change nothing, and all but doctor work whatever is wrong with the configuration.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pursuit.core.events import AnyEvent
     from pursuit.core.state import MissionState
     from pursuit.engine.context import Phase
+    from pursuit.runtime import Runtime
     from pursuit.service import Service
     from pursuit.service.doctor import Finding
 
@@ -80,8 +82,57 @@ async def history(
 @command(app, json_lines=True)
 async def watch(context: Context, *, mission_id: MissionId) -> None:
     """Follow a mission until it ends or is interrupted, whichever process runs it; Ctrl-C stops watching."""
-    interrupted = await follow(context.service, mission_id, context.screen)
+    from pursuit.config.files import live_folder
+
+    live = live_folder(context.ledger_path())
+    interrupted = await follow(context.service, mission_id, context.screen, live)
     await _show_end(context.service, mission_id, context.screen, interrupted=interrupted)
+
+
+@command(app, epilog="Example:  pursuit prompt ID --iteration 3 --tokens")
+def prompt(
+    context: Context,
+    *,
+    mission_id: MissionId,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", metavar="N", min=0, help="What was sent in this iteration.")
+    ] = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show where the room goes instead of the texts.")] = False,
+) -> None:
+    """Show exactly what is sent to the mission's language model next, or was sent."""
+    from pursuit.cli import show
+    from pursuit.errors import UpstreamUnavailable
+
+    async def next_request(runtime: Runtime) -> dict[str, Any]:
+        await runtime.use_servers_of(mission_id)
+        return await runtime.service.prompt(mission_id)
+
+    try:
+        found = context.look(lambda runtime: runtime.service.prompt(mission_id, iteration))
+    except UpstreamUnavailable:  # nothing was sent yet, so the tools are not recorded
+        found = context.drive(next_request)
+    show.requests(context.screen, found, tokens=tokens)
+
+
+@command(app, json_lines=True, epilog="Example:  pursuit replay ID --model openai:gpt-5-mini")
+def replay(
+    context: Context,
+    *,
+    mission_id: MissionId,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="M", help="Ask this model, up to its first different answer.")
+    ] = None,
+) -> int:
+    """Rebuild each request and verdict of a mission from its ledger, without a provider, and say what differs."""
+    from pursuit.cli import show
+
+    async def work(runtime: Runtime) -> int:
+        different = 0
+        async for row in runtime.service.replay(mission_id, model):
+            different += show.replayed(context.screen, row)
+        return 1 if different else 0
+
+    return context.look(work) if model is None else context.drive(work)
 
 
 @command(app, json_lines=True, epilog="Example:  pursuit logs last -f")
@@ -193,9 +244,9 @@ WATCH_SECONDS = 1.0
 """How long a mission is without a driver before `watch` ends: a server continues a background run within half of it."""
 
 
-async def follow(service: Service, mission_id: str, screen: Screen) -> bool:
+async def follow(service: Service, mission_id: str, screen: Screen, live: Path | None = None) -> bool:
     """Shows every event of a mission until it has ended or is interrupted; returns whether it is interrupted."""
-    async with _shown(screen, mission_id) as show_event:
+    async with _shown(screen, mission_id, live) as show_event:
 
         async def show_one(event: AnyEvent, state: MissionState) -> bool:
             show_event(event, state)
@@ -254,12 +305,14 @@ async def _show_end(service: Service, mission_id: str, screen: Screen, *, interr
 
 
 @asynccontextmanager
-async def _shown(screen: Screen, mission_id: str) -> AsyncGenerator[Callable[[AnyEvent, MissionState], None]]:
+async def _shown(
+    screen: Screen, mission_id: str, live: Path | None
+) -> AsyncGenerator[Callable[[AnyEvent, MissionState], None]]:
     """Shows each event: in place on a terminal, else one line for each."""
     if screen.rich:
         from pursuit.cli.progress import progress
 
-        async with progress(screen) as see:
+        async with progress(screen, live) as see:
             yield lambda event, state: see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
         return
 
@@ -292,6 +345,7 @@ def _event_row(event: AnyEvent, seq: int) -> dict[str, Any]:
 def _event_line(event: AnyEvent, state: MissionState) -> str | None:
     from pursuit.cli.progress import iteration_line
     from pursuit.core import events
+    from pursuit.core.report import iso
 
     match event:
         case events.IterationEnded():
@@ -301,7 +355,12 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
         case events.MissionWarned():
             return f"warning: {line(event.message)}"
         case events.WaitBegan():
-            return f"waiting for {event.waiting_for}"
+            until = f", next try at {iso(event.until)}" if event.waiting_for == "model" and event.until else ""
+            return f"waiting for {event.waiting_for}{until}"
+        case events.ModelAnswered(answer=events.ModelAnswer(text=text)) if text:
+            return f"the model says: {line(text, 200)}"
+        case events.ConversationCompacted():
+            return f"the conversation was compacted: {event.replaced} exchanges are a summary now"
         case events.ApprovalAsked():
             return f"asks for approval: {line(event.tool)}; answer with: pursuit approve {event.approval_id}"
         case events.OperatorEvent():

@@ -6,10 +6,11 @@ one row per line.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pursuit.cli.console import ENDED, MARKS, STYLES, Screen, budget_parts, counted, line, of_cap
+from pursuit.cli.console import ENDED, MARKS, STYLES, Screen, budget_parts, clean, counted, line, of_cap
 from pursuit.cli.context import Context
 from pursuit.core.report import way_on
 from pursuit.core.state import MissionState
@@ -46,6 +47,17 @@ def why(status: Mapping[str, Any]) -> str:
         error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
         return f"{words.removesuffix('.')}: {line(error)}" if error else words
     return ""
+
+
+def _model_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+    """What a language model read from its provider's cache, what is only estimated, and its notes."""
+    if row := status.get("model"):
+        said = f"{row['name']}, {row['cached_tokens']:,} tokens from its cache"
+        if "estimated_tokens" in row:
+            said += f", {row['estimated_tokens']:,} tokens estimated (in flight at a crash)"
+        screen.fact("model", said)
+    for note in status.get("notes", ()):
+        screen.fact("note of the model", line(note, 500))
 
 
 def best_words(found: Mapping[str, Any] | None) -> str:
@@ -106,6 +118,7 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact(label, of_cap(used, cap))
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
     screen.fact("proposer", status["proposer"])
+    _model_plain(screen, status)
     if "mode" in status:
         screen.fact("policy mode", f"{status['mode']} (kept by resume)")
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
@@ -141,6 +154,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
     if status["status"] == "interrupted":
         screen.hint(f"  resume it with: {continue_command(screen, status)}")
+    for note in status.get("notes", ()):
+        screen.show(Padding(Text(f"note of the model: {line(note)}"), (0, 0, 0, 2)))
     if "mode" in status:
         screen.show(Padding(Text(f"policy mode {status['mode']}, kept by resume"), (0, 0, 0, 2)))
     for row in status.get("children", ()):
@@ -330,3 +345,47 @@ def audit_line(row: Mapping[str, Any]) -> str:
     if "outcome" in row:
         parts.append(": ".join(row[key] for key in ("outcome", "why") if key in row))
     return line("  ".join(part for part in parts if part))
+
+
+def requests(screen: Screen, found: Mapping[str, Any], *, tokens: bool) -> None:
+    """The requests to a language model: their texts, or where their tokens go."""
+    if screen.answer(found):
+        return
+    for request in found["requests"]:
+        name = f"iteration {request['iteration']}, request {request['request']}"
+        exact = {True: ", exactly as sent", False: ", rebuilt with differences", None: ""}[request.get("exact")]
+        screen.plain(f"== {name}{exact} ==")
+        if tokens:
+            for part, size in request["tokens"].items():
+                screen.plain(f"{part}\t{size}")
+            if "used" in request:
+                used = request["used"]
+                screen.plain(f"counted\t{used['input']} input, {used['cached']} of it cached, {used['output']} output")
+            continue
+        screen.plain(f"-- tools --\n{', '.join(request['tools'])}\n-- system --\n{clean(request['system'])}")
+        for message in request["messages"]:
+            screen.plain(f"-- {message['role']}{' ' + message['tool'] if 'tool' in message else ''} --")
+            if message["text"]:
+                screen.plain(clean(message["text"]))
+            for call in message.get("calls", ()):
+                screen.plain(f"{call['tool']} {clean(json.dumps(call['args']))}")
+
+
+def replayed(screen: Screen, row: Mapping[str, Any]) -> bool:
+    """One step of a replay; whether it differs from what was recorded."""
+    differs = not all(row.get(key, True) for key in ("same_request", "same_calls", "same_verdict"))
+    if screen.json:
+        screen.document(row)
+        return differs
+    if "verdict" in row:
+        said = f"verdict {row['verdict']}, {'as recorded' if row['same_verdict'] else 'which was not recorded'}"
+    else:
+        said = f"request {row['request']}: {'the same' if row['same_request'] else 'this release sends another text'}"
+        if "same_calls" in row:
+            said += f"; {row['model']} {'makes the same calls' if row['same_calls'] else 'answers differently'}"
+    screen.plain(f"iteration {row['iteration']}, {said}")
+    if not row.get("same_calls", True):
+        screen.plain(
+            f"  recorded: {clean(json.dumps(row['calls']))}\n  now:      {clean(json.dumps(row['new_calls']))}"
+        )
+    return differs

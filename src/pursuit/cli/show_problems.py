@@ -100,7 +100,7 @@ def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
         facts = ", ".join(f"{name} {words[name]}" for name in AGENT_COLUMNS[1:] if words[name])
         screen.show(Text(f"  {words['who']}: {facts}"))
     if left_out := [name for name in _ALL if name not in columns]:
-        screen.hint(f"  no room for {', '.join(left_out)}: see --json")
+        screen.show(Text(f"  no room for {', '.join(left_out)}: see --json", style="dim"))
 
 
 def _terminal_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:

@@ -49,13 +49,12 @@ SETTINGS = (
     "task_ttl_max",
     "task_log_mb",
     "model_timeout",
-    "prompt_bytes",
     "tools_bytes",
     "memory_lessons",
 )
 _OFF_AT_ZERO = ("memory_lessons",)
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
-WHOLE_SETTINGS = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
+WHOLE_SETTINGS = (*_COUNTS, "tools_bytes", *_OFF_AT_ZERO)
 TOML_KEYS = (
     "servers",
     "mcpServers",
@@ -71,7 +70,7 @@ TOML_KEYS = (
     "tracking",
     "audit",
 )
-PRICE_KEYS = ("input", "output")
+PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
 RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
@@ -139,7 +138,7 @@ class Configuration:
     settings: Mapping[str, float] = field(default_factory=dict[str, float])
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
     commands: Mapping[str, CommandConfig] = field(default_factory=dict[str, CommandConfig])
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    prices: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     """Dollars for a million input and output tokens, by the full name of a language model."""
     model: str | None = None
     """The language model that proposes where a client names no proposer."""
@@ -329,11 +328,13 @@ def _check_model(fields: Fields, key: str, name: str) -> None:
         fields.fault(key, "must be provider:name, for instance anthropic:claude-haiku-4-5")
 
 
-def _prices(fields: Fields) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
+def _prices(fields: Fields) -> dict[str, tuple[float, ...]]:
+    """For each model what its input, its output and maybe its cached input cost."""
+    found: dict[str, tuple[float, ...]] = {}
     for name, row in fields.tables("prices"):
         row.only(PRICE_KEYS)
-        found[name] = (row.amount("input"), row.amount("output"))
+        cached = (row.amount("cached"),) if "cached" in row.table else ()
+        found[name] = (row.amount("input"), row.amount("output"), *cached)
     return found
 
 

@@ -282,6 +282,11 @@ def _beyond(source: str, form: str, error: ValueError) -> ValidationFailed:
 STATE_VARIABLE = "PURSUIT_STATE"
 
 
+def live_folder(state: Path) -> Path:
+    """Where the words of models are while they are spoken, beside the ledger."""
+    return state.absolute().parent / "live"
+
+
 def locate_state(state: Path | None, config: Path | None) -> Path:
     """The ledger's file: as given, or `PURSUIT_STATE`, or beside the configuration, or in the user's data folder."""
     if state is not None:

@@ -150,7 +150,7 @@ def configuration_schema() -> Schema:
         "commands": _tables(_command()),
         "settings": _table(SETTINGS, {key: WHOLE if key in WHOLE_SETTINGS else NUMBER for key in SETTINGS}),
         "policy": _policy(),
-        "prices": _tables(_table(PRICE_KEYS, dict.fromkeys(PRICE_KEYS, AMOUNT), required=PRICE_KEYS)),
+        "prices": _tables(_table(PRICE_KEYS, dict.fromkeys(PRICE_KEYS, AMOUNT), required=PRICE_KEYS[:2])),
         "model": TEXT,
         "client_models": TEXTS,
         "notify": _table(NOTIFY_KEYS, notify),

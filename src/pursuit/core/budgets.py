@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from pursuit.core.criteria import Check
 from pursuit.core.events import CallIntended, CallSettled
-from pursuit.core.mission import SPAWN, Budget
+from pursuit.core.mission import SPAWN, AskedProposer, Budget, Mission
 from pursuit.core.state import CallRecord, Child, MissionState
 
 POOLED = ("max_iterations", "max_tool_calls", "max_tokens", "max_cost_usd")
@@ -41,6 +41,14 @@ _OWN: dict[str, Callable[[MissionState], float]] = {
     "max_tokens": lambda state: state.tokens,
     "max_cost_usd": lambda state: state.cost_usd,
 }
+
+
+def most_requests(mission: Mission) -> int | None:
+    """How many requests to its language model a mission can make at most, besides summaries; None without a limit."""
+    proposer, iterations = mission.proposer, mission.budget.max_iterations
+    if not isinstance(proposer, AskedProposer) or iterations == -1:
+        return None
+    return iterations * (proposer.max_requests if proposer.turn == "agent" else 1)
 
 
 def used_of(state: MissionState) -> dict[str, float]:
@@ -150,6 +158,16 @@ def estimate(size: int, densest: float | None) -> int:
     if densest is None:
         return math.ceil(size * FIRST_RATE) + FIRST_EXTRA
     return math.ceil(size * densest * MARGIN)
+
+
+def expected(state: MissionState, size: int) -> int:
+    """The tokens of the next request of so many bytes: what was counted of its beginning, and the rest estimated.
+
+    A conversation only grows, so the last request that was counted is the beginning of the next one.
+    """
+    if state.counted_tokens and size >= state.counted_size:
+        return state.counted_tokens + estimate(size - state.counted_size, state.densest)
+    return estimate(size, state.densest)
 
 
 def learnt(densest: float | None, *, size: int, tokens: int) -> float | None:

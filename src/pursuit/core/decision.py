@@ -137,8 +137,8 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
 def _proposer_failures(state: MissionState) -> tuple[int, str | None]:
     """How often in a row the proposer failed, and how it did last; equal failures of a script or command count too."""
     iteration = state.open
-    if iteration is None or iteration.proposed.failed:
-        return state.proposer_failures, iteration and "; ".join(iteration.proposed.failed)[:LONGEST]
+    if iteration is None or iteration.failed:
+        return state.proposer_failures, iteration and "; ".join(iteration.failed)[:LONGEST]
     return repeated_failure(state, iteration)
 
 

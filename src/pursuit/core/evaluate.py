@@ -47,6 +47,19 @@ def required_met(criteria: Sequence[AnyCriterion], results: Sequence[CriterionRe
     return all(criterion.criterion_id in met for criterion in criteria if criterion.required)
 
 
+def observations_met(state: MissionState) -> bool:
+    """Whether all that is decided by observations alone is met: nothing but checks and predicates may be left."""
+    plain = [one for one in state.mission.criteria if one.required and not isinstance(one, Predicate | Check)]
+    return bool(plain) and all(evaluate_one(state, one, None).status == "met" for one in plain)
+
+
+def check_is_due(state: MissionState) -> bool:
+    """Whether a tool that a check comes `after` was called in the open iteration: the check should not wait longer."""
+    calls = () if state.open is None else state.open.calls.values()
+    called = {call.tool for call in calls if call.purpose != "check" and call.outcome == "ok"}
+    return any(isinstance(one, Check) and one.after in called for one in state.mission.criteria)
+
+
 def out_of_reach(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> str | None:
     """The required check that reports that it can never be met any more, or None."""
     checks = {criterion.criterion_id for criterion in criteria if criterion.required and isinstance(criterion, Check)}

@@ -3,9 +3,10 @@
 Invariant: an event that was written once can be read for ever.
 
     created   MissionCreated
-    driving   RunClaimed · ModelAsked · ModelAnswered · IterationProposed · CallIntended · CallSettled · CallRefused
-              ScriptEnded · ApprovalAsked · ApprovalExpired · IterationEnded · MissionWarned · WaitBegan
-              MissionFailed · MissionEnded · ReportWritten
+    driving   RunClaimed · ConversationBegan · ModelAsked · ModelAnswered · IterationProposed · TurnContinued
+              ConversationCompacted · CallIntended · CallSettled · CallRefused · ScriptEnded · ApprovalAsked
+              ApprovalExpired · IterationEnded · MissionWarned · WaitBegan · MissionFailed · MissionEnded
+              ReportWritten
     operator  MissionPaused · MissionResumed · AbortOrdered · CompletionOrdered · BudgetExtended · ApprovalAnswered
 """
 
@@ -19,7 +20,7 @@ import msgspec
 Outcome = Literal["ok", "failed", "denied", "skipped", "timed_out", "cancelled", "unknown"]
 Verdict = Literal["continue", "adjust", "complete", "terminate"]
 CriterionStatus = Literal["met", "unmet", "inconclusive"]
-WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget"]
+WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget", "model"]
 Purpose = Literal["proposal", "script", "check"]
 Permission = Literal["once", "arguments", "mission", "denied"]
 
@@ -35,11 +36,16 @@ class Event(Record, frozen=True, kw_only=True, omit_defaults=True, tag=True):
 
 
 class PlannedCall(Record, frozen=True, kw_only=True):
-    """A call as proposed, before policy and budget are asked."""
+    """A call as proposed, before policy and budget are asked.
+
+    `wanted_id` is the id that a language model's provider gave it; a call with a `fault` is refused for it.
+    """
 
     call_id: str
     tool: str
     args: dict[str, Any]
+    wanted_id: str = ""
+    fault: str | None = None
 
 
 class Source(Record, frozen=True, kw_only=True):
@@ -124,16 +130,25 @@ class WantedCall(Record, frozen=True, kw_only=True):
     name: str
     args: dict[str, Any] | None = None
     malformed: str | None = None
+    id: str = ""
 
 
 class ModelAnswer(Record, frozen=True, kw_only=True):
-    """A language model's answer and what it used; a cost of None is unknown, not zero."""
+    """A language model's answer and what it used; a cost of None is unknown, not zero.
+
+    `native` is the answer in the provider's own parts (pydantic-ai's form), which go back to it unchanged. Of the
+    input tokens `cached_tokens` were read from the provider's cache; of the output tokens `reasoning_tokens` are
+    thoughts.
+    """
 
     calls: list[WantedCall] = []
     text: str = ""
     model: str = ""
+    native: dict[str, Any] | None = None
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
     cost_usd: float | None = None
     cut: bool = False
     """Whether the answer was cut off at its maximum length."""
@@ -141,10 +156,27 @@ class ModelAnswer(Record, frozen=True, kw_only=True):
     """Requests before this answer that were sent and not answered: the provider may have charged for them."""
 
 
-class ModelAsked(Event, frozen=True, kw_only=True):
-    """A language model is about to be asked what to do in this iteration; `attempt` counts from 0.
+Request = Literal["turn", "summary"]
+"""What a language model is asked for: its next calls, or a summary of the conversation so far."""
 
-    `size` is the bytes of the question, `estimate` the expected tokens.
+
+class ConversationBegan(Event, frozen=True, kw_only=True):
+    """The conversation with a language model began: its system text and its first message, which never change.
+
+    `window` is the model's context window: how much of the results is shown depends on it.
+    """
+
+    system: str
+    first: str
+    window: int = 0
+
+
+class ModelAsked(Event, frozen=True, kw_only=True):
+    """A language model is about to be asked; `attempt` counts the requests of an iteration from 0.
+
+    `said` is the message at the end of the conversation: what changed since the last request, with the first
+    `words_told` words of the operator. `tools` is the blob of
+    the tools that the model is offered. `size` is the bytes of the request, `estimate` the expected tokens.
     """
 
     iteration: int
@@ -153,12 +185,18 @@ class ModelAsked(Event, frozen=True, kw_only=True):
     digest: str
     size: int = 0
     estimate: int = 0
+    estimate_usd: float = 0.0
+    said: str = ""
+    words_told: int = 0
+    tools: str | None = None
+    purpose: Request = "turn"
 
 
 class ModelAnswered(Event, frozen=True, kw_only=True):
     """The answer, or the blob that holds it, or why there is none.
 
-    `tokens` are all that it used, `read` those of the question among them.
+    `tokens` are all that it used, `read` those of the request among them, `cached` those of `read` that came from the
+    provider's cache.
     """
 
     iteration: int
@@ -168,9 +206,24 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     error: str | None = None
     tokens: int = 0
     read: int = 0
+    cached: int = 0
+    reasoning: int = 0
     cost_usd: float | None = None
     seconds: float = 0.0
     elapsed: float = 0.0
+    purpose: Request = "turn"
+
+
+class ConversationCompacted(Event, frozen=True, kw_only=True):
+    """The oldest exchanges were replaced by a summary that the model wrote; without one, none were.
+
+    `replaced` counts those exchanges. The results of the `trimmed` calls are shown as their size only.
+    """
+
+    iteration: int
+    replaced: int = 0
+    summary: str = ""
+    trimmed: list[str] = []
 
 
 class IterationProposed(Event, frozen=True, kw_only=True):
@@ -183,6 +236,18 @@ class IterationProposed(Event, frozen=True, kw_only=True):
     own_script: bool = False
     rationale: str | None = None
     failed: list[str] = []
+    ends: bool = False
+    """Whether the model's turn ends with these calls."""
+
+
+class TurnContinued(Event, frozen=True, kw_only=True):
+    """The model answered once more in the same iteration: with further calls, or with none, which ends its turn."""
+
+    iteration: int
+    calls: list[PlannedCall] = []
+    rationale: str | None = None
+    failed: list[str] = []
+    ends: bool = False
 
 
 class CallIntended(Event, frozen=True, kw_only=True):
@@ -292,11 +357,15 @@ class MissionWarned(Event, frozen=True, kw_only=True):
 
 
 class WaitBegan(Event, frozen=True, kw_only=True):
-    """The mission waits; no process needs to hold it."""
+    """The mission waits; no process needs to hold it.
+
+    A mission that waits for its model asks it again at `until`, or then its `fallback` of that number.
+    """
 
     waiting_for: WaitingFor
     detail: str | None = None
     until: float | None = None
+    fallback: int | None = None
     elapsed: float = 0.0
 
 
@@ -362,9 +431,12 @@ class ApprovalAnswered(OperatorEvent, frozen=True, kw_only=True):
 AnyEvent = (
     MissionCreated
     | RunClaimed
+    | ConversationBegan
     | ModelAsked
     | ModelAnswered
     | IterationProposed
+    | TurnContinued
+    | ConversationCompacted
     | CallIntended
     | CallSettled
     | CallRefused

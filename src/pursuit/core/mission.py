@@ -21,6 +21,10 @@ from pursuit.errors import ValidationFailed
 FLEET = "fleet"
 SPAWN = f"{FLEET}.spawn"
 """The tool that starts a child."""
+OWN_SERVER = "pursuit"
+NOTE = f"{OWN_SERVER}.note"
+READ_RESULT = f"{OWN_SERVER}.read_result"
+"""The tools that every language model has: its notepad, and the rest of a long result."""
 MAX_CHILDREN = 1_000
 MAX_DEPTH = 8
 MAX_AT_ONCE = 64
@@ -184,19 +188,38 @@ class ClientProposer(InputModel):
     kind: Literal["client"] = "client"
 
 
+ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S+$", max_length=200)]
+
+
 class AskedProposer(InputModel):
-    """What every proposer with a language model has; `max_tokens` bounds one answer."""
+    """What every proposer with a language model has; `max_tokens` bounds one answer.
+
+    With `turn = "agent"` an iteration is a turn of up to `max_requests` requests; with `single` it is one request.
+    """
 
     max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 4_096
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     instructions: Annotated[str, StringConstraints(max_length=8_192)] | None = None
+    turn: Literal["agent", "single"] = "single"
+    max_requests: Annotated[Whole, Field(ge=1, le=1_000)] = 8
+    result_tokens: Annotated[Whole, Field(ge=100, le=1_000_000)] = 8_000
+    """How much of one result the model gets at once."""
+    window: Annotated[Whole, Field(ge=8_000, le=100_000_000)] | None = None
+    """The model's context window in tokens, where it is not known."""
 
 
 class ModelProposer(AskedProposer):
-    """A provider's model, asked directly: `anthropic:NAME`, `openai:NAME`, or any other of pydantic-ai."""
+    """A provider's model, asked directly: `anthropic:NAME`, `openai:NAME`, or any other of pydantic-ai.
+
+    After repeated failures the models of `fallback` are asked. `settings` are passed to the provider.
+    """
 
     kind: Literal["model"] = "model"
-    model: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S+$", max_length=200)]
+    model: ModelName
+    turn: Literal["agent", "single"] = "agent"
+    fallback: Annotated[list[ModelName], Field(max_length=8)] = Field(default_factory=list[str])
+    stream: Flag = True
+    settings: Args = Field(default_factory=dict)
 
 
 def _preferences(value: Mapping[str, Any]) -> Mapping[str, Any]:

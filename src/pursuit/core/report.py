@@ -475,7 +475,7 @@ def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
     """
     waiting_for = summary.get("waiting_for") if status == "waiting" else None
     expired = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
-    can_go_on = status == "running" or waiting_for in ("pace", "task") or expired
+    can_go_on = status == "running" or waiting_for in ("pace", "task", "model") or expired
     goal = summary.get("run_goal")
     return can_go_on and (goal is None or summary.get("iteration_count", 0) < goal)
 

@@ -101,6 +101,15 @@ def as_number(value: object) -> float | None:
         return None
 
 
+def _noise(value: object) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    number = as_number(value)
+    if number is None or number < 0:
+        raise ValueError("must be true, false or a standard deviation of at least 0")
+    return number
+
+
 def _one_limit(value: object) -> object:
     if isinstance(value, list):
         raise ValueError("must be the id of one limit, not a list")
@@ -124,6 +133,8 @@ class SearchProposer(InputModel):
     batch: Annotated[Whole, Field(ge=1, le=MAX_BATCH)] = 1
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"
+    noise: Annotated[bool | float | None, BeforeValidator(_noise)] = None
+    """Whether the same arguments give different results, or their standard deviation; None: the search notices it."""
     trials: Annotated[Whole, Field(ge=1)] | None = None
     seconds: Annotated[Number, Field(gt=0)] | None = None
     """Within which `then` is called, by the wall clock from the first trial on."""

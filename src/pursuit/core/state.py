@@ -20,12 +20,14 @@ from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AbortOrdered,
     CompletionOrdered,
+    ConversationBegan,
     CriterionResult,
     IterationEnded,
     IterationProposed,
     MissionFailed,
     ModelAnswered,
     Outcome,
+    PlannedCall,
     Purpose,
     ScriptEnded,
     Source,
@@ -97,6 +99,13 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
     started_at: float
     proposed: IterationProposed
     calls: dict[str, CallRecord] = {}
+    planned: list[PlannedCall] = []
+    """The calls of the proposal, and of each further answer in the same turn."""
+    requests: int = 1
+    """How often the model was asked in this turn."""
+    turn_over: bool = False
+    failed: list[str] = []
+    """Why its proposer proposed nothing that can be done."""
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
     measured: dict[str, dict[str, float]] = {}
@@ -146,6 +155,23 @@ def _shape(value: Any) -> str:
         return ""
     text = msgspec.json.encode(value, order="deterministic").decode()
     return _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], text)
+
+
+class Exchange(msgspec.Struct, kw_only=True, gc=False):
+    """One request to a language model and what came of it: its answer, and the calls that the answer wanted.
+
+    `calls` are those of its iteration, shared with it, so that each outcome shows up here.
+    """
+
+    iteration: int
+    attempt: int
+    said: str = ""
+    words_told: int = 0
+    answered: ModelAnswered | None = None
+    planned: list[PlannedCall] = []
+    calls: dict[str, CallRecord] = {}
+    script: Iteration | None = None
+    """The iteration whose script the answer is, if it is one."""
 
 
 def fingerprint(value: Any) -> str:
@@ -227,11 +253,38 @@ class MissionState:
     background: bool = False
     handed_in: dict[str, Any] | None = None
     answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
-    """The answers of a language model for the iteration that has not begun yet, by attempt."""
+    """The answers of a language model in this iteration, or for the one that has not begun yet, by attempt."""
+    conversation: ConversationBegan | None = None
+    asking: Exchange | None = None
+    """The request that has no answer yet."""
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    """The conversation since the last summary."""
+    summary: str = ""
+    compactions: int = 0
+    trimmed: set[str] = field(default_factory=set[str])
+    notes: list[str] = field(default_factory=list[str])
+    notes_then: list[str] = field(default_factory=list[str])
+    """The notes when the summary was written; later ones are in the conversation."""
+    words: list[str] = field(default_factory=list[str])
+    """What the operator said; the model has been told the first `words_told` of it."""
+    words_told: int = 0
+    outages: int = 0
+    """How often in a row the current model could not be reached."""
+    fallback: int = 0
+    """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
+    tools_offered: str | None = None
+    cached_tokens: int = 0
+    in_flight: tuple[int, float] = (0, 0.0)
+    """The estimated tokens and dollars of the request that was sent and has no outcome."""
+    estimated_tokens: int = 0
+    """The tokens of requests that were in flight when their process died: estimates, as they were never counted."""
     asked_of: str | None = None
     unanswered: int = 0
     """How often in a row the same model was asked the current question, without an answer."""
     question_size: int = 0
+    counted_size: int = 0
+    counted_tokens: int = 0
+    """The bytes and the tokens of the last request that was counted; zero where the conversation was cut since."""
     densest: float | None = None
     """The most tokens per byte of a question that was answered so far."""
     iteration_count: int = 0

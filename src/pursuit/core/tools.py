@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from pursuit.core.mission import FLEET, SPAWN
+from pursuit.core.mission import FLEET, NOTE, OWN_SERVER, READ_RESULT, SPAWN
 
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
@@ -239,6 +239,40 @@ SPAWN_TOOL = Tool(
     definition={"name": SPAWN.partition(".")[2], "description": _DESCRIPTION, "inputSchema": SCHEMA},
     long=True,
 )
+
+
+def _own_tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
+    """A tool that the engine itself answers, from the ledger."""
+    required = [key for key, value in properties.items() if "default" not in value]
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    short = name.partition(".")[2]
+    return Tool(
+        server=OWN_SERVER,
+        name=short,
+        description=description,
+        input_schema=schema,
+        traits=Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False),
+        definition={"name": short, "description": description, "inputSchema": schema},
+    )
+
+
+OWN_TOOLS = {
+    tool.qualified: tool
+    for tool in (
+        _own_tool(
+            NOTE,
+            "Writes down what must not be forgotten: notes outlive every summary of the conversation.",
+            text={"type": "string", "minLength": 1, "maxLength": 4_000},
+        ),
+        _own_tool(
+            READ_RESULT,
+            "Reads on in a result that was too long to be shown whole.",
+            call_id={"type": "string", "description": "As the result itself says it."},
+            offset={"type": "integer", "minimum": 0, "default": 0, "description": "The first character."},
+        ),
+    )
+}
+"""The tools that every language model has, besides those of its mission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_c
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
 from pursuit.core.state import MissionState, fingerprint
-from pursuit.core.tools import Tool, Traits
+from pursuit.core.tools import OWN_TOOLS, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
 from pursuit.policy.traits import tool_approval_description
@@ -36,6 +36,7 @@ COMMAND = Tool(
 )
 """Stands for the tool where a check runs a command. Its arguments are `argv` and `cwd`."""
 _OPERATORS_OWN = Ruling(decision="allow", reason="only the operator writes the command of a check")
+_OUR_OWN = Ruling(decision="allow", reason="it only reads and writes this mission's own record")
 
 
 class MustWait(Exception):
@@ -43,7 +44,10 @@ class MustWait(Exception):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is wanted. `missing` says why there is nothing to run, if that is known already."""
+    """A call that is wanted. `missing` says why there is nothing to run, if that is known already.
+
+    A call of a language model with a `fault` is refused for it.
+    """
 
     call_id: str
     tool: str
@@ -55,18 +59,25 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     criterion_id: str | None = None
     command: bool = False
     missing: str | None = None
+    fault: str | None = None
 
 
 def tool_of(run: Run, planned: Planned) -> Tool | None:
     """What the call reaches, or None if that is not there now."""
+    if planned.fault is not None:
+        return None
     if planned.command:
         return COMMAND if planned.missing is None else None
+    if planned.tool in OWN_TOOLS and planned.tool not in run.state.tools:
+        return OWN_TOOLS[planned.tool]
     return run.tools.get(planned.tool)
 
 
 def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
     """What policy says of the call."""
-    return _OPERATORS_OWN if tool is COMMAND else run.tools.rule(tool, planned.args)
+    if tool is COMMAND:
+        return _OPERATORS_OWN
+    return _OUR_OWN if tool is OWN_TOOLS.get(tool.qualified) else run.tools.rule(tool, planned.args)
 
 
 async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
@@ -156,7 +167,9 @@ class Admission:
             self._budget.take(ONE_CALL)
             return self._intent(planned, tool, attempt=before.attempt + 1)
         if tool is None:
-            return self._refuse(planned, "failed", planned.missing or self._run.tools.missing(planned.tool))
+            return self._refuse(
+                planned, "failed", planned.fault or planned.missing or self._run.tools.missing(planned.tool)
+            )
         if denied is not None:
             return self._refuse(planned, "denied", denied)
         if self._budget.lacks(ONE_CALL) is not None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import anyio
@@ -25,6 +26,7 @@ from pursuit.core.events import (
     CallIntended,
     CallSettled,
     CompletionOrdered,
+    ConversationCompacted,
     Event,
     MissionEnded,
     MissionFailed,
@@ -43,7 +45,7 @@ from pursuit.engine.context import Clock, Observer, Phase, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
-from pursuit.engine.models import RecordedModel, offered
+from pursuit.engine.models import LiveWords, RecordedModel, offered
 from pursuit.engine.state_cache import States
 from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
@@ -127,6 +129,8 @@ class Driver:
     """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    live: Path | None = None
+    """The folder for what models say right now."""
     recorded: Recorded | None = None
     tracking: Observer | None = None
     """Sees every mission that this process drives."""
@@ -174,10 +178,17 @@ class Driver:
                 if claimed is not None:
                     claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
+
+                async def compact(event: ConversationCompacted) -> None:
+                    await journal.record(lambda _state: [event])
+
                 means = ProposerContext(
                     tools=offered(run.state, run.tools),
-                    record=lambda model: RecordedModel(run=run, model=model),
+                    record=lambda model: RecordedModel(run=run, model=model, words=LiveWords(self.live, mission_id)),
                     past=journal.past,
+                    blob=journal.blob,
+                    compact=compact,
+                    mission_id=mission_id,
                     sampler=sampler,
                     lessons=lessons,
                 )
@@ -353,9 +364,16 @@ async def _run_turns(run: Run, proposer: Proposer) -> bool:
             return True
         if state.waiting_for == "pace" and not await _pace(run):
             continue
-        if not await turn(run, proposer) and state.status == "waiting":
+        if state.waiting_for == "model" and not await _until(run) and not (state.open and _used_up(run, state)):
+            continue
+        if not await turn(run, proposer) and (state.status == "failed" or _waits(state)):
             return True
     return False
+
+
+def _waits(state: MissionState) -> bool:
+    """Whether the mission waits for something that this process cannot wait for."""
+    return state.status == "waiting" and state.waiting_for != "model"
 
 
 def _used_up(run: Run, state: MissionState) -> str | None:
@@ -404,8 +422,13 @@ async def _end_as_ordered(run: Run) -> None:
 
 async def _pace(run: Run) -> bool:
     """Waits until the next iteration may begin; False if an event of the operator came first."""
+    return run.state.open is not None or await _until(run)
+
+
+async def _until(run: Run) -> bool:
+    """Waits until the time that the mission waits for; False if the operator or the wall clock came first."""
     until = run.state.wait_until
-    if until is None or run.state.open is not None:
+    if until is None:
         return True
     run.report_phase("waiting")
     left = run.wall_clock_left()

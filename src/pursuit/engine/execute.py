@@ -17,14 +17,16 @@ import msgspec
 from pursuit.core.budgets import child_id, is_spawn, used_of
 from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBegan, decode
 from pursuit.core.fold import fold
+from pursuit.core.mission import NOTE, AskedProposer
 from pursuit.core.observe import lift, source_matches, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState
-from pursuit.core.tools import CallFailed, Tool, ToolResult
+from pursuit.core.tools import OWN_TOOLS, CallFailed, Tool, ToolResult
 from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Run
 from pursuit.engine.journal import Build
 from pursuit.ledger.contract import FORGOTTEN
+from pursuit.proposers.conversation import CHARACTERS, page, result_text
 from pursuit.sandbox import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
 from pursuit.tasks.limits import RUNNING
 
@@ -171,6 +173,8 @@ async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None
     try:
         if tool is COMMAND:
             sent = _run_command(call.args)
+        elif tool is OWN_TOOLS.get(tool.qualified):
+            sent = own_result(run, call)
         else:
             sent = run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
         answer = sent if isinstance(sent, ToolResult) else await limit.bound(sent)
@@ -184,6 +188,37 @@ async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None
 
 async def _run_command(args: Mapping[str, Any]) -> ToolResult:
     return ToolResult(structured=await run_command(args["argv"], args["cwd"]))
+
+
+async def own_result(run: Run, call: CallRecord) -> ToolResult:
+    """The result of a tool of our own: a note is kept by the fold; a part of a long result comes from the ledger."""
+    if call.tool == NOTE:
+        return _said("noted")
+    wanted, offset = str(call.args.get("call_id", "")), call.args.get("offset", 0)
+    whole = wanted if wanted.startswith(f"{run.mission_id}:") else f"{run.mission_id}:{wanted}"
+    settled = next(
+        (
+            event
+            for _seq, event in await run.journal.past(0)
+            if isinstance(event, CallSettled) and event.call_id == whole
+        ),
+        None,
+    )
+    if settled is None:
+        return _said(f"there is no result of a call {wanted!r}", is_error=True)
+    body = settled.result
+    if settled.blob is not None:
+        stored = await run.ledger.blob(settled.blob)
+        body = None if stored is None else msgspec.json.decode(stored)
+    if body is None:
+        return _said(settled.error or f"the result of {wanted!r} is not in the ledger", is_error=True)
+    proposer = run.state.mission.proposer
+    most = (proposer.result_tokens if isinstance(proposer, AskedProposer) else 8_000) * CHARACTERS * 9 // 10
+    return _said(page(result_text(body)[0], max(offset, 0) if isinstance(offset, int) else 0, most))
+
+
+def _said(text: str, *, is_error: bool = False) -> ToolResult:
+    return ToolResult(content=[{"type": "text", "text": text}], is_error=is_error)
 
 
 def _settled_as(

@@ -55,12 +55,17 @@ class Journal:
         if text is not None:
             self._text = text
 
+    async def blob(self, digest: str) -> bytes | None:
+        """A blob, also one that is staged and not stored yet."""
+        staged = self._blobs.get(digest)
+        return staged if staged is not None else await self.ledger.blob(digest)
+
     async def flush(self) -> None:
         """Stores what is staged."""
         if self._staged:
             await self.record(lambda _state: ())
 
-    async def record(self, build: Build) -> Sequence[Event]:
+    async def record(self, build: Build, with_blobs: Mapping[str, bytes] | None = None) -> Sequence[Event]:
         """Stores what is staged and what `build` makes of the state; an event of the operator makes it build again."""
         while self._recording:
             self._free = self._free or anyio.Event()
@@ -74,7 +79,7 @@ class Journal:
                     return events
                 listing = listing_after(self.state, events)
                 try:
-                    head = await self._append(events, listing, blobs, text)
+                    head = await self._append(events, listing, {**blobs, **(with_blobs or {})}, text)
                 except Conflict:
                     before = self.head
                     await self.catch_up()

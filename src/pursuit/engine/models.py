@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import anyio
 import msgspec
 
-from pursuit.core.budgets import LEAST_ANSWER, RemainingBudget, estimate
-from pursuit.core.events import Event, ModelAnswer, ModelAnswered, ModelAsked
+from pursuit.core.budgets import LEAST_ANSWER, RemainingBudget, expected
+from pursuit.core.events import (
+    ConversationBegan,
+    ConversationCompacted,
+    Event,
+    ModelAnswer,
+    ModelAnswered,
+    ModelAsked,
+)
+from pursuit.core.mission import AskedProposer
 from pursuit.core.state import MissionState
+from pursuit.core.tools import OWN_TOOLS
 from pursuit.engine.context import Run, Tools
+from pursuit.proposers.conversation import read_answer
 from pursuit.proposers.language import (
     LanguageModel,
     ModelRequest,
@@ -25,7 +37,9 @@ from pursuit.proposers.language import (
     OfferedTool,
     OutOfBudget,
     Priced,
+    Rejected,
     Terms,
+    Unreachable,
 )
 
 
@@ -33,6 +47,10 @@ from pursuit.proposers.language import (
 class _Use:
     input_tokens: int
     output_tokens: int
+    cache_read_tokens: int = 0
+
+
+NO_SUMMARY = "The older part of the conversation was left out, and no summary of it was written."
 
 
 def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) -> ModelRequest:
@@ -51,7 +69,7 @@ def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) 
         return request if tokens is None else replace(request, max_tokens=min(request.max_tokens, int(tokens)))
     longest = max(request.max_tokens, terms.least_answer)
     least = max(min(longest, LEAST_ANSWER), terms.least_answer)
-    read = estimate(request.size, state.densest)
+    read = expected(state, request.size)
     if tokens is not None:
         longest = min(longest, int(tokens) - read)
         if longest < least:
@@ -78,12 +96,44 @@ def _payable(price: Priced, cost: float, read: int, longest: int) -> int:
 
 
 def offered(state: MissionState, host: Tools) -> list[OfferedTool]:
-    """The tools of the mission that are there now."""
-    return [
+    """The tools of the mission that are there now, and those that every language model has."""
+    found = [
         OfferedTool(name=name, description=tool.description, schema=tool.input_schema)
         for name in state.tools
         if (tool := host.get(name)) is not None
     ]
+    if not isinstance(state.mission.proposer, AskedProposer):
+        return found
+    own = [tool for name, tool in OWN_TOOLS.items() if name not in state.tools]
+    return [
+        *found,
+        *(OfferedTool(name=tool.qualified, description=tool.description, schema=tool.input_schema) for tool in own),
+    ]
+
+
+class LiveWords:
+    """What a model says right now, in a file that other processes read; it is gone once the answer is recorded.
+
+    The words are for people who watch: nothing depends on the file, and a fault in writing it changes nothing.
+    """
+
+    def __init__(self, folder: Path | None, mission_id: str) -> None:
+        self._file = None if folder is None else folder / mission_id
+
+    def hear(self, words: str) -> None:
+        """Adds words as they come."""
+        if self._file is None:
+            return
+        with suppress(OSError):
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            with self._file.open("a", encoding="utf-8", errors="replace") as file:
+                file.write(words)
+
+    def clear(self) -> None:
+        """Forgets the words."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +142,7 @@ class RecordedModel:
 
     run: Run
     model: LanguageModel
+    words: LiveWords
 
     @property
     def name(self) -> str:
@@ -104,43 +155,71 @@ class RecordedModel:
         return self.model.terms
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """The recorded answer to this attempt of this iteration, or a new one. Raises `OutOfBudget`, too."""
-        known = self.run.state.answers.get(request.attempt)
+        """The recorded answer to this request of this iteration, or a new one. Raises `OutOfBudget`, too."""
+        known = self.run.state.answers.get(request.attempt) if request.purpose == "turn" else None
         if known is None:
             request = affordable(self.run.state, request, self.terms)
             await self._intend(request)
             known = await self._ask(request)
-        return await self._read(known)
+        answer = await read_answer(known, self.run.journal.blob)
+        if answer is None:
+            raise NoAnswer(known.error or "the recorded answer is not in the ledger any more")
+        return answer
 
     async def _intend(self, request: ModelRequest) -> None:
+        """Records the request; the tools are stored when they are new."""
+        state = self.run.state
+        now = self.run.clock.now()
+        tools = hashlib.sha256(request.tools_body).hexdigest()
+        tokens = 0 if self.terms is None else expected(state, request.size)
+        price = None if self.terms is None else self.terms.price
+        dollars = 0.0 if price is None else price.of(_Use(input_tokens=tokens, output_tokens=0))
         asked = ModelAsked(
-            at=self.run.clock.now(),
+            at=now,
             iteration=request.iteration,
             attempt=request.attempt,
             model=self.name,
             digest=request.digest(),
             size=request.size,
-            estimate=0 if self.terms is None else estimate(request.size, self.run.state.densest),
+            estimate=tokens,
+            estimate_usd=dollars,
+            said=request.said,
+            words_told=request.words_told,
+            tools=None if tools == state.tools_offered else tools,
+            purpose=request.purpose,
         )
+        began = ConversationBegan(at=now, system=request.system, first=request.first, window=request.window)
 
         def intend(state: MissionState) -> Sequence[Event]:
-            return () if state.stopped else [asked]
+            if state.stopped:
+                return ()
+            return [asked] if state.conversation is not None else [began, asked]
 
-        if not await self.run.journal.record(intend):
+        blobs = {} if asked.tools is None else {tools: request.tools_body}
+        if not await self.run.journal.record(intend, blobs):
             raise NoAnswerYet("the mission was stopped")
 
     async def _ask(self, request: ModelRequest) -> ModelAnswered:
-        """Asks within the mission's time; the answer is durable before it is used."""
+        """Asks within the mission's time; the answer is durable before it is used.
+
+        Raises `Unreachable` and `Rejected`: no answer to this request is recorded then, because it is asked again.
+        """
         began = self.run.clock.monotonic()
         answer: ModelAnswer | None = None
         error: str | None = None
-        with self.run.deadline(self.run.settings.model_timeout) as limit:
-            try:
-                answer = await self.model.answer(request)
-            except NoAnswer as failed:
-                error = str(failed)
+        self.words.clear()
+        limit = self.run.deadline(self.run.settings.model_timeout)
+        try:
+            with limit:
+                answer = await self.model.answer(replace(request, on_words=self.words.hear))
+        except (Unreachable, Rejected):
+            raise
+        except NoAnswer as failed:
+            error = str(failed)
+        finally:
+            self.words.clear()
         if limit.ran_out:
-            error = f"{self.name}: {limit.why()}"
+            raise Unreachable(f"{self.name}: {limit.why()}")
         seconds = self.run.clock.monotonic() - began
         body = b"" if answer is None else msgspec.json.encode(answer)
         blob = hashlib.sha256(body).hexdigest() if len(body) > self.run.settings.inline_result else None
@@ -153,19 +232,24 @@ class RecordedModel:
             error=error,
             tokens=0 if answer is None else answer.input_tokens + answer.output_tokens,
             read=0 if answer is None else answer.input_tokens,
+            cached=0 if answer is None else answer.cached_tokens,
+            reasoning=0 if answer is None else answer.reasoning_tokens,
             cost_usd=None if answer is None else answer.cost_usd,
             seconds=int(seconds * 1e6) / 1e6,
             elapsed=self.run.elapsed(),
+            purpose=request.purpose,
         )
         self.run.journal.stage(event, None if blob is None else {blob: body})
+        if request.purpose == "turn" and answer is not None:
+            # It rides in the next commit, which comes before any effect of the answer and before any wait.
+            return event
+        if answer is not None:
+            summary = answer.text.strip() or NO_SUMMARY
+            self.run.journal.stage(
+                ConversationCompacted(
+                    at=event.at, iteration=request.iteration, replaced=request.replaces, summary=summary
+                )
+            )
         with anyio.CancelScope(shield=True):  # the answer is paid for, also if the driver is cancelled now
             await self.run.journal.flush()
         return event
-
-    async def _read(self, known: ModelAnswered) -> ModelAnswer:
-        if known.answer is not None:
-            return known.answer
-        body = None if known.blob is None else await self.run.ledger.blob(known.blob)
-        if body is None:
-            raise NoAnswer(known.error or "the recorded answer is not in the ledger any more")
-        return msgspec.json.decode(body, type=ModelAnswer)

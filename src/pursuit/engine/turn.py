@@ -1,7 +1,8 @@
 """One turn of the engine: propose, execute, observe, verify, evaluate, decide.
 
-Each step that reaches outside is durable first. What is pure rides in the commit of its cause, so an iteration with
-one call costs two commits.
+A language model that works in turns is asked again after its calls, until it stops calling; then the criteria are
+evaluated. Each step that reaches outside is durable first. What is pure rides in the commit of its cause, so an
+iteration with one call costs two commits.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ import msgspec
 
 from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, reached_cap
 from pursuit.core.early_warnings import missing_metrics
-from pursuit.core.evaluate import Answer, evaluate
+from pursuit.core.evaluate import Answer, check_is_due, evaluate, observations_met
 from pursuit.core.events import (
     CriterionResult,
     Event,
     IterationEnded,
     IterationProposed,
     MissionEnded,
+    MissionFailed,
     PlannedCall,
+    TurnContinued,
     WaitBegan,
 )
-from pursuit.core.mission import ClientProposer, Proposal
+from pursuit.core.mission import AskedProposer, ClientProposer, Proposal
 from pursuit.core.state import Iteration, MissionState
 from pursuit.engine.call_admission import MustWait, Planned
 from pursuit.engine.context import Run, Tools
 from pursuit.engine.execute import execute, run_script, running_tasks
 from pursuit.engine.verify import answers_for
-from pursuit.proposers.contract import Failed, Proposer, Waiting
+from pursuit.proposers.contract import Broken, Failed, Proposer, Turn, Waiting
 
 REPAIRS = 2
 """How often a bad proposal goes back to its proposer."""
@@ -74,11 +77,28 @@ async def turn(run: Run, proposer: Proposer) -> bool:
         return False
     try:
         await act(run)
+        while _goes_on(run):
+            if not await propose_more(run, proposer):
+                return False
+            await act(run)
         verified = await verify(run)
     except MustWait:
         return False
     await conclude(run, verified)
     return True
+
+
+def _goes_on(run: Run) -> bool:
+    """Whether the model is asked again in this iteration: it called tools, and nothing says that the turn is over."""
+    state, proposer = run.state, run.state.mission.proposer
+    iteration = state.open
+    if iteration is None or not isinstance(proposer, AskedProposer) or proposer.turn == "single":
+        return False
+    if iteration.turn_over or iteration.requests >= proposer.max_requests or state.stopped or run.stop_ordered:
+        return False
+    if reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count) is not None:
+        return False
+    return not (observations_met(state) or check_is_due(state))
 
 
 async def propose(run: Run, proposer: Proposer) -> bool:
@@ -94,10 +114,16 @@ async def propose(run: Run, proposer: Proposer) -> bool:
             case Waiting():
                 await _begin_wait(run, answer)
                 return False
+            case Broken():
+                await _fail(run, answer.reason)
+                return False
             case Failed():
                 reasons = [answer.reason]
                 if answer.final:
                     break
+            case Turn():
+                run.journal.stage(_begun(run, answer))
+                return True
             case Proposal():
                 reasons = faults_in(run.state, run.tools, answer, own=proposer.operators_own)
                 if not reasons:
@@ -109,6 +135,42 @@ async def propose(run: Run, proposer: Proposer) -> bool:
     return True
 
 
+async def propose_more(run: Run, proposer: Proposer) -> bool:
+    """Asks the model for its next calls in the same iteration; False if the mission waits for it.
+
+    Without the budget for another request the turn is over.
+    """
+    run.report_phase("propose")
+    index = run.state.current_index
+    answer = await proposer.propose(run.state, ())
+    now = run.clock.now()
+    match answer:
+        case Waiting(waiting_for="budget") | Proposal():
+            run.journal.stage(TurnContinued(at=now, iteration=index, ends=True))
+        case Waiting():
+            await _begin_wait(run, answer)
+            return False
+        case Broken():
+            await _fail(run, answer.reason)
+            return False
+        case Failed():
+            run.journal.stage(TurnContinued(at=now, iteration=index, failed=[answer.reason], ends=True))
+        case Turn():
+            calls = _planned(run, answer)
+            failed = list(answer.failed) or _all_faulty(run, calls)
+            run.journal.stage(
+                TurnContinued(
+                    at=now,
+                    iteration=index,
+                    calls=calls,
+                    rationale=answer.rationale,
+                    failed=failed,
+                    ends=answer.ends or bool(failed),
+                )
+            )
+    return True
+
+
 async def act(run: Run) -> None:
     """Executes the calls, or the script, of the open iteration."""
     iteration = run.state.open
@@ -117,13 +179,19 @@ async def act(run: Run) -> None:
     run.report_phase("execute")
     proposed = iteration.proposed
     if proposed.script is not None and iteration.script is None:
+        await run.journal.flush()  # a script may take a while before its first call
         await run_script(run, iteration, proposed.script)
-    elif proposed.calls:
+    if iteration.planned:
         calls = [
-            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order)
-            for order, call in enumerate(proposed.calls)
+            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=_order(call), fault=call.fault)
+            for call in iteration.planned
         ]
         await execute(run, calls)
+
+
+def _order(call: PlannedCall) -> int:
+    """The place of a call in its iteration, which is the end of its id."""
+    return int(call.call_id.rpartition(":")[2])
 
 
 async def verify(run: Run) -> Verified:
@@ -227,6 +295,57 @@ def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProp
     )
 
 
+def _all_faulty(run: Run, calls: Sequence[PlannedCall]) -> list[str]:
+    """Why a turn is over in which no call can be made, after as many answers as a bad proposal gets."""
+    iteration, proposer = run.state.open, run.state.mission.proposer
+    asked = 1 if iteration is None else 1 + iteration.requests
+    several = isinstance(proposer, AskedProposer) and proposer.turn == "agent" and asked <= REPAIRS
+    planned = [*(() if iteration is None else iteration.planned), *calls]
+    if several or not calls or any(call.fault is None for call in planned):
+        return []
+    return [f"{call.tool}: {call.fault}" for call in calls]
+
+
+def _begun(run: Run, answer: Turn) -> IterationProposed:
+    """The iteration that a model's answer begins."""
+    calls = _planned(run, answer)
+    failed = list(answer.failed) or ([] if answer.ends else _all_faulty(run, calls))
+    if answer.script is not None and not run.state.mission.allow_scripted_strategies:
+        failed = ["script: this mission has allow_scripted_strategies = false"]
+    return IterationProposed(
+        at=run.clock.now(),
+        iteration=run.state.iteration_count,
+        proposer=run.state.mission.proposer.kind,
+        calls=calls,
+        script=None if failed else answer.script,
+        rationale=answer.rationale,
+        failed=failed,
+        ends=answer.ends,
+    )
+
+
+def _planned(run: Run, answer: Turn) -> list[PlannedCall]:
+    """The calls of an answer with their ids; arguments that do not fit the tool's schema are a fault."""
+    iteration = run.state.open
+    made = () if iteration is None else iteration.calls.values()
+    first = max((call.order for call in made), default=-1) + 1
+    planned: list[PlannedCall] = []
+    for order, call in enumerate(answer.calls, first):
+        fault = call.fault
+        if fault is None and call.tool in run.state.tools:
+            fault = "; ".join(run.tools.check(call.tool, call.args)) or None
+        planned.append(
+            PlannedCall(
+                call_id=f"{run.mission_id}:{run.state.current_index}:{order}",
+                tool=call.tool,
+                args=call.args,
+                wanted_id=call.wanted_id,
+                fault=fault,
+            )
+        )
+    return planned
+
+
 def _due(state: MissionState, at: Verified) -> bool:
     """Whether the criteria must be consulted."""
     if state.stopped or _unfinished(state):
@@ -239,9 +358,9 @@ def _unfinished(state: MissionState) -> bool:
     iteration = state.open
     if iteration is None:
         return False
-    if iteration.proposed.script is not None:
-        return iteration.script is None
-    calls = [iteration.calls.get(planned.call_id) for planned in iteration.proposed.calls]
+    if iteration.proposed.script is not None and iteration.script is None:
+        return True
+    calls = [iteration.calls.get(planned.call_id) for planned in iteration.planned]
     return any(call is None or call.outcome is None for call in calls)
 
 
@@ -252,6 +371,22 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
         now, elapsed = run.clock.now(), run.elapsed()
         if wait.waiting_for == "budget" and state.mission.budget.on_exhausted == "stop":
             return [ending(Decision("terminate", wait.detail or "max_tokens"), now=now, elapsed=elapsed)]
-        return [WaitBegan(at=now, waiting_for=wait.waiting_for, detail=wait.detail, elapsed=elapsed)]
+        until = None if wait.until is None else now + wait.until
+        return [
+            WaitBegan(
+                at=now,
+                waiting_for=wait.waiting_for,
+                detail=wait.detail,
+                until=until,
+                fallback=wait.fallback,
+                elapsed=elapsed,
+            )
+        ]
 
     await run.journal.record(build)
+
+
+async def _fail(run: Run, reason: str) -> None:
+    """The mission stops until the operator has repaired what is wrong, and resumes it."""
+    failed = MissionFailed(at=run.clock.now(), error=reason, trace="", elapsed=run.elapsed())
+    await run.journal.record(lambda state: () if state.stopped else [failed])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from pursuit.core.events import ModelAnswer
@@ -22,9 +22,8 @@ from pursuit.core.mission import (
 from pursuit.core.search import SearchProposer
 from pursuit.core.state import MissionState
 from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswerYet, ProposerContext, Terms
-from pursuit.proposers.model import AskModel
-from pursuit.proposers.prompt import LIMIT, ROOM
+from pursuit.proposers.language import ROOM, LanguageModel, ModelRequest, Models, NoAnswerYet, ProposerContext, Terms
+from pursuit.proposers.model import AskModel, Patience
 from pursuit.proposers.search import Search, require_search
 
 
@@ -82,16 +81,17 @@ class HandedIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Makes proposers; `prompt_bytes` bounds a prompt, `tools_bytes` the description of all tools."""
+    """Makes proposers; `tools_bytes` bounds the description of all tools."""
 
     models: Models
-    prompt_bytes: int = LIMIT
     tools_bytes: int = ROOM
+    patience: Patience = field(default_factory=Patience)
 
     async def ready(self, mission: Mission) -> None:
         """Raises before anything is spent if the proposer cannot work from here."""
         if isinstance(mission.proposer, ModelProposer):
-            await self.models.check(mission.proposer.model)
+            for name in (mission.proposer.model, *mission.proposer.fallback):
+                await self.models.check(name)
         if isinstance(mission.proposer, SearchProposer):
             require_search()
 
@@ -109,21 +109,16 @@ class Choice:
             case ClientProposer():
                 return HandedIn(proposal)
             case ModelProposer() as settings:
-                return self._asking(settings, self.models.open(settings.model), means)
+                opened = [self.models.open(name) for name in (settings.model, *settings.fallback)]
+                return self._asking(settings, opened, means)
             case SamplingProposer() as settings:
-                return self._asking(settings, means.sampler or NoSampler(), means)
+                return self._asking(settings, [means.sampler or NoSampler()], means)
             case _ as unknown:
                 assert_never(unknown)
 
-    def _asking(self, settings: AskedProposer, model: LanguageModel, means: ProposerContext) -> AskModel:
-        return AskModel(
-            settings,
-            means.record(model),
-            means.tools,
-            lessons=means.lessons,
-            limit=self.prompt_bytes,
-            room=self.tools_bytes,
-        )
+    def _asking(self, settings: AskedProposer, models: Sequence[LanguageModel], means: ProposerContext) -> AskModel:
+        recorded = [means.record(model) for model in models]
+        return AskModel(settings, recorded, means, room=self.tools_bytes, patience=self.patience)
 
 
 @dataclass(frozen=True, slots=True)

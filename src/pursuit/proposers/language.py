@@ -1,18 +1,21 @@
-"""The `LanguageModel` protocol, its question and its errors, whichever provider or client has the model.
+"""The `LanguageModel` protocol, its request and its errors, whichever provider or client has the model.
 
-The answer is `core.events.ModelAnswer`, because it is stored.
+A request is a conversation in a form of our own; each provider's and client's module turns it into theirs. The answer
+is `core.events.ModelAnswer`, because it is stored.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
-from pursuit.core.events import ModelAnswer
+from pursuit.core.events import ConversationCompacted, ModelAnswer, Request
 from pursuit.proposers.contract import Past
 
 _SAME = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google", "google-vertex": "google"}
@@ -20,9 +23,10 @@ _PER = 1_000_000
 
 
 class Used(Protocol):
-    """What a request used: the tokens read and written."""
+    """What a request used: the tokens read, those of them that came from the provider's cache, and those written."""
 
     input_tokens: int
+    cache_read_tokens: int
     output_tokens: int
 
 
@@ -36,14 +40,17 @@ class Priced(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Dollars for a million tokens, as the operator sets them."""
+    """Dollars for a million tokens, as the operator sets them; without `cached`, cached tokens cost as others."""
 
     input: float
     output: float
+    cached: float | None = None
 
     def of(self, used: Used) -> float:
         """Dollars for a request."""
-        return round((used.input_tokens * self.input + used.output_tokens * self.output) / _PER, 9)
+        cached = 0 if self.cached is None else used.cache_read_tokens
+        read = (used.input_tokens - cached) * self.input + cached * (self.cached or 0.0)
+        return round((read + used.output_tokens * self.output) / _PER, 9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +66,7 @@ class _Known:
         return round(float(calc_price(used, self.model, provider_id=self.provider).total_price), 9)
 
 
+@cache
 def price_of(name: str, own: Price | None = None) -> Priced | None:
     """The price of a model by its full name (`provider:model`), or None if it is not known."""
     if own is not None:
@@ -85,32 +93,172 @@ class OfferedTool:
     schema: Mapping[str, Any]
 
 
+ROOM = 64 * 1024
+LONGEST_DESCRIPTION = 1_024
+
+
+class Offer(NamedTuple):
+    """The tools that fit, and the names of the others."""
+
+    tools: list[OfferedTool]
+    left_off: list[str]
+
+
+def as_row(tool: OfferedTool) -> str:
+    """A tool on one line of ASCII, in which nothing can look like another line; a provider's form is never longer."""
+    return json.dumps({"tool": tool.name, "description": tool.description, "args": tool.schema}, default=str)
+
+
+def offer(tools: Sequence[OfferedTool], room: int = ROOM) -> Offer:
+    """The tools in their order, each whole; one that does not fit is left off, a smaller one after it may fit."""
+    found = Offer([], [])
+    for tool in tools:
+        size = len(as_row(tool)) + 1
+        if size > room:
+            found.left_off.append(tool.name)
+        else:
+            room -= size
+            found.tools.append(tool)
+    return found
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag="user"):
+    """What Pursuit says for the operator."""
+
+    text: str
+
+    @property
+    def sent(self) -> Any:
+        """What a model sees of it."""
+        return self
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
+    """An answer of the model, as it gave it."""
+
+    answer: ModelAnswer
+
+    @property
+    def sent(self) -> Any:
+        """What a model sees of it: the provider's own parts, if it gave any."""
+        native = self.answer.native
+        return [self.answer.text, self.answer.calls] if native is None else native.get("parts")
+
+
+class Media(msgspec.Struct, frozen=True):
+    """An image or a sound in a result, in base64."""
+
+    type: str
+    data: str
+
+
+class ToolMessage(msgspec.Struct, frozen=True, tag="tool", omit_defaults=True):
+    """The result of one call; `failed` if it was refused or did not succeed."""
+
+    call_id: str
+    tool: str
+    text: str
+    failed: bool = False
+    media: tuple[Media, ...] = ()
+
+    @property
+    def sent(self) -> Any:
+        """What a model sees of it."""
+        return self
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+
+
+class Measured:
+    """The size and the fingerprint of messages, which grow with the conversation instead of being made anew."""
+
+    __slots__ = ("_hash", "size")
+
+    def __init__(self, before: Measured | None = None) -> None:
+        self.size = 0 if before is None else before.size
+        self._hash: Any = hashlib.sha256() if before is None else before._hash.copy()
+
+    def add(self, messages: Iterable[Message]) -> Self:
+        """Counts further messages."""
+        for message in messages:
+            body = msgspec.json.encode(message.sent)
+            self.size += len(body)
+            self._hash.update(body)
+        return self
+
+    def digest(self, *more: bytes) -> str:
+        """The fingerprint of the messages and of what else a request has."""
+        whole = self._hash.copy()
+        for part in more:
+            whole.update(part)
+        return whole.hexdigest()
+
+
+def encoded_tools(tools: Sequence[OfferedTool]) -> bytes:
+    """The tools as the ledger stores them."""
+    return msgspec.json.encode([[tool.name, tool.description, tool.schema] for tool in tools])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One question. `attempt` counts from 0 within an iteration; `max_tokens` bounds the answer alone."""
+    """One request: the system text, the conversation and the tools.
+
+    `attempt` counts from 0 within an iteration; `max_tokens` bounds the answer alone. `first` and `said` are the first
+    message and what is new at the end: with them the conversation is recorded. `on_words` hears the answer as it comes.
+    """
 
     system: str
-    prompt: str
+    messages: tuple[Message, ...]
     tools: tuple[OfferedTool, ...] = ()
     iteration: int = 0
     attempt: int = 0
     max_tokens: int = 4_096
     temperature: float | None = None
+    first: str = ""
+    said: str = ""
+    words_told: int = 0
+    window: int = 0
+    purpose: Request = "turn"
+    replaces: int = 0
+    """How many of the oldest exchanges the answer replaces, if it is a summary."""
+    stream: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    cache_key: str = ""
+    on_words: Callable[[str], None] | None = field(default=None, compare=False)
+    tools_body: bytes = field(default=b"", compare=False)
+    measured: Measured = field(default_factory=Measured, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.tools and not self.tools_body:
+            object.__setattr__(self, "tools_body", encoded_tools(self.tools))
+        if self.messages and not self.measured.size:
+            object.__setattr__(self, "measured", Measured().add(self.messages))
 
     @property
     def size(self) -> int:
         """The bytes of everything that the model sees."""
-        tools = sum(len(msgspec.json.encode([tool.name, tool.description, tool.schema])) for tool in self.tools)
-        return len(self.system.encode()) + len(self.prompt.encode()) + tools
+        return len(self.system.encode()) + self.measured.size + len(self.tools_body)
 
     def digest(self) -> str:
         """A fingerprint of everything that the model sees."""
-        shown = [self.system, self.prompt, [[tool.name, tool.description, tool.schema] for tool in self.tools]]
-        return hashlib.sha256(msgspec.json.encode(shown, order="deterministic")).hexdigest()
+        return self.measured.digest(self.system.encode(), self.tools_body)
 
 
 class NoAnswer(Exception):
     """The model gave no answer, and asking again at once cannot help."""
+
+
+class Unreachable(NoAnswer):
+    """The provider is down, busy or silent: asking again later may help, at the earliest `after` seconds from now."""
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Rejected(NoAnswer):
+    """The provider refuses such requests: a wrong key, an unknown model, a request that it cannot take."""
 
 
 class NoAnswerYet(Exception):
@@ -131,6 +279,8 @@ class Terms:
 
     price: Priced | None = None
     least_answer: int = 1
+    window: int | None = None
+    """How many tokens a request and its answer may have together; None if that is not known."""
 
 
 class LanguageModel(Protocol):
@@ -165,6 +315,10 @@ class Models(Protocol):
         """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
         ...
 
+    async def aclose(self) -> None:
+        """Closes the connections of all models."""
+        ...
+
     def priced(self, name: str) -> bool:
         """Whether its price is known."""
         ...
@@ -175,12 +329,16 @@ class ProposerContext:
     """What the engine gives a proposer for one run.
 
     `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also
-    across a crash, and its use is counted. `past` reads the events so far. `sampler` is the model of the client that
-    drives, if it has one. `lessons` are those of similar missions: data, not instructions.
+    across a crash, and its use is counted. `past` reads the events so far, `blob` what they set aside, and
+    `compact` records that a conversation was cut. `sampler` is the
+    model of the client that drives, if it has one. `lessons` are those of similar missions: data, not instructions.
     """
 
     tools: Sequence[OfferedTool]
     record: Callable[[LanguageModel], LanguageModel]
     past: Past
+    blob: Callable[[str], Awaitable[bytes | None]]
+    compact: Callable[[ConversationCompacted], Awaitable[None]] | None = None
+    mission_id: str = ""
     sampler: LanguageModel | None = None
     lessons: Sequence[str] = ()

@@ -1,7 +1,8 @@
-"""The proposer that asks a language model, a provider's or the client's.
+"""The proposer that holds a conversation with a language model, a provider's or the client's.
 
-It turns the state into a question and the answer into a proposal. The model is handed in, already recorded; what it
-writes is checked like any other proposal.
+It turns the state into the next request and the answer into calls. The model is handed in, already recorded. A
+conversation that grows too long for the model's window is cut: large old results go first, then old exchanges, for
+which the model writes a summary.
 """
 
 from __future__ import annotations
@@ -10,15 +11,41 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pursuit.core.events import ModelAnswer, WantedCall
-from pursuit.core.mission import AskedProposer, Mission, Proposal, parse_proposal
-from pursuit.core.state import MissionState
-from pursuit.errors import ValidationFailed
-from pursuit.proposers.contract import Failed, Waiting
-from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
-from pursuit.proposers.prompt import LIMIT, LONGEST_DESCRIPTION, ROOM, PromptParts, build_prompt, lacking, offer
+from pursuit.core.budgets import expected
+from pursuit.core.events import ConversationCompacted, ModelAnswer, WantedCall
+from pursuit.core.mission import AskedProposer, ModelProposer
+from pursuit.core.patterns import checked_script
+from pursuit.core.state import Exchange, MissionState
+from pursuit.core.tools import OWN_TOOLS
+from pursuit.proposers.contract import AnswerCall, Broken, Failed, Proposed, Turn, Waiting
+from pursuit.proposers.conversation import (
+    SUMMARISE,
+    WINDOW,
+    Transcript,
+    changes,
+    first_message,
+    system_text,
+    wanted_id,
+)
+from pursuit.proposers.language import (
+    LONGEST_DESCRIPTION,
+    ROOM,
+    LanguageModel,
+    ModelRequest,
+    NoAnswer,
+    NoAnswerYet,
+    OfferedTool,
+    OutOfBudget,
+    ProposerContext,
+    Rejected,
+    ToolMessage,
+    Unreachable,
+    encoded_tools,
+    offer,
+)
 
 LONGEST = 64
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
@@ -83,137 +110,263 @@ _DO_NOTHING = OfferedTool(
 )
 _RUN_SCRIPT = OfferedTool(
     name=SCRIPT,
-    description="Run a Python script instead of calls; tools are server.tool(...) in it. Call it alone.",
+    description="Run a Python script instead of calls; tools are server.tool(...) in it. Call it alone and first.",
     schema={"type": "object", "properties": {"script": {"type": "string"}}, "required": ["script"]},
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How a conversation goes on when its model cannot be reached, and when it is cut.
+
+    A model that fails `failures` times in a row gives way to the next of the mission's `fallback`, if there is one.
+    The pauses between the tries double. A request that fills more than `full` of the window is cut; the newest
+    exchanges stay as far as they fit into `kept` of it; results of more than `large` tokens go first.
+    """
+
+    failures: int = 2
+    first_pause: float = 5.0
+    longest_pause: float = 300.0
+    full: float = 0.7
+    kept: float = 0.2
+    large: int = 500
+
+
 class AskModel:
-    """Asks a language model in each iteration; a wrong answer goes back to it with the reasons."""
+    """Asks a language model for its next calls; what is wrong with one of them is that call's result."""
 
     operators_own = False
 
     def __init__(
         self,
         settings: AskedProposer,
-        model: LanguageModel,
-        tools: Sequence[OfferedTool],
+        models: Sequence[LanguageModel],
+        means: ProposerContext,
         *,
-        lessons: Sequence[str] = (),
-        limit: int = LIMIT,
         room: int = ROOM,
+        patience: Patience | None = None,
     ) -> None:
         self._settings = settings
-        self._model = model
-        self._names = ToolNames((tool.name for tool in tools), reserved=(NOTHING, SCRIPT))
-        self._offer = offer([self._shown(tool) for tool in tools], room)
-        self._lessons = lessons
-        self._limit = limit
-        self._attempt = 0
-        self._answer: ModelAnswer | None = None
+        self._models = models
+        self._means = means
+        self._patience = patience or Patience()
+        self._names = ToolNames((tool.name for tool in means.tools), reserved=(NOTHING, SCRIPT))
+        own = [self._shown(tool) for tool in means.tools if tool.name in OWN_TOOLS]
+        self._offer = offer([self._shown(tool) for tool in means.tools if tool.name not in OWN_TOOLS], room)
+        self._offer.tools.extend(own)
+        self._all_tools: tuple[OfferedTool, ...] | None = None
+        self._tools_body = b""
+        self._transcript = Transcript(
+            blob=means.blob,
+            name_of=self._names.shown,
+            result_tokens=settings.result_tokens,
+        )
 
-    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
-        """What the model proposes; `reasons` say why its last answer for this iteration was refused."""
-        self._attempt = self._attempt + 1 if reasons else 0
-        request = self.request(state, reasons)
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
+        """What the model wants to do next, at the beginning of an iteration or in the middle of its turn."""
+        model = self._models[min(state.fallback, len(self._models) - 1)]
         try:
-            self._answer = await self._model.answer(request)
+            request = await self.request(state)
+            if request.attempt not in state.answers:
+                request = await self._fitting(state, model, request)
+            return self._turn(state, await model.answer(request), request)
         except OutOfBudget as spent:
             return Waiting("budget", spent.cap)
         except NoAnswerYet as later:
             return Waiting("input", str(later))
+        except Unreachable as outage:
+            return self._later(state, outage)
+        except Rejected as error:
+            return Broken(str(error))
         except NoAnswer as error:
             return Failed(str(error), final=True)
-        return self._proposal(self._answer)
 
-    def request(self, state: MissionState, reasons: Sequence[str] = ()) -> ModelRequest:
-        """The question for the next iteration."""
+    async def request(self, state: MissionState, *, said: str | None = None) -> ModelRequest:
+        """The next request; `said` is what is told at the end, if it is known."""
+        began = state.conversation
         scripted = state.mission.allow_scripted_strategies
-        parts = PromptParts(
-            name_of=self._names.shown,
-            nothing=NOTHING,
-            script=SCRIPT if scripted else None,
-            instructions=self._settings.instructions,
-            reasons=reasons,
-            refused=None if self._answer is None else _as_json(self._answer),
-            lessons=self._lessons,
-            left_off=self._offer.left_off,
-            limit=self._limit,
-        )
-        prompt = build_prompt(state, parts)
-        own = (_DO_NOTHING, _RUN_SCRIPT) if scripted else (_DO_NOTHING,)
+        if began is None:
+            script = SCRIPT if scripted else None
+            system = system_text(turn=self._settings.turn, nothing=NOTHING, script=script, name_of=self._names.shown)
+            first = first_message(
+                state,
+                instructions=self._settings.instructions,
+                lessons=self._means.lessons,
+                left_off=self._offer.left_off,
+                name_of=self._names.shown,
+            )
+        else:
+            system, first = began.system, began.first
+        if said is None:
+            said = changes(state, tools=state.tools, name_of=self._names.shown)
+        messages, measured = await self._transcript.messages(state, first, said)
+        model = self._settings if isinstance(self._settings, ModelProposer) else None
         return ModelRequest(
-            system=prompt.system,
-            prompt=prompt.prompt,
-            tools=(*self._offer.tools, *own),
-            iteration=state.iteration_count,
-            attempt=self._attempt,
+            system=system,
+            messages=messages,
+            measured=measured,
+            tools=self._tools(scripted),
+            tools_body=self._tools_body,
+            iteration=state.current_index,
+            attempt=_attempt(state),
             max_tokens=self._settings.max_tokens,
             temperature=self._settings.temperature,
+            first=first,
+            said=said,
+            words_told=len(state.words),
+            window=self._window(self._models[0]),
+            stream=model is not None and model.stream,
+            settings={} if model is None else model.settings,
+            cache_key=self._means.mission_id,
         )
+
+    def _tools(self, scripted: bool) -> tuple[OfferedTool, ...]:
+        """The tools of each request, which are the same for a whole run."""
+        if self._all_tools is None:
+            own = (_DO_NOTHING, _RUN_SCRIPT) if scripted else (_DO_NOTHING,)
+            self._all_tools = (*self._offer.tools, *own)
+            self._tools_body = encoded_tools(self._all_tools)
+        return self._all_tools
+
+    def _window(self, model: LanguageModel) -> int:
+        known = None if model.terms is None else model.terms.window
+        return self._settings.window or known or WINDOW
+
+    def _later(self, state: MissionState, outage: Unreachable) -> Waiting:
+        """When the model is asked again; after repeated failures another one is asked at once."""
+        patience = self._patience
+        last = state.fallback >= len(self._models) - 1
+        if not last and state.outages + 1 >= patience.failures:
+            return Waiting("model", str(outage), until=0.0, fallback=state.fallback + 1)
+        pause = min(patience.first_pause * 2 ** min(state.outages, 30), patience.longest_pause)
+        return Waiting("model", str(outage), until=max(pause, outage.after or 0.0))
 
     def _shown(self, tool: OfferedTool) -> OfferedTool:
         description = tool.description[:LONGEST_DESCRIPTION]
         return OfferedTool(name=self._names.shown(tool.name), description=description, schema=tool.schema)
 
-    def _proposal(self, answer: ModelAnswer) -> Proposal | Failed:
-        faults = self._faults(answer)
-        if faults:
-            return Failed("; ".join(faults))
+    def _turn(self, state: MissionState, answer: ModelAnswer, request: ModelRequest) -> Turn:
+        """The calls of an answer, each with what is wrong with it."""
         said = answer.text.strip()
-        row: dict[str, Any] = {"rationale": said[:LONGEST_RATIONALE] or None}
-        script = next((call for call in answer.calls if call.name == SCRIPT), None)
-        if script is not None:
-            row["script"] = (script.args or {}).get("script")
-        else:
-            row["tool_calls"] = [
-                {"tool_name": self._names.meant(call.name), "args": call.args}
-                for call in answer.calls
-                if call.name != NOTHING
-            ]
-            if not row["tool_calls"] and not said:
-                row["rationale"] = str((answer.calls[0].args or {}).get("why", ""))[:LONGEST_RATIONALE] or None
-        try:
-            return parse_proposal(row)
-        except ValidationFailed as failed:
-            return Failed("; ".join(str(fault) for fault in failed.faults))
-
-    def _faults(self, answer: ModelAnswer) -> list[str]:
-        """What is wrong with an answer, before any schema is checked."""
+        why = next((str((one.args or {}).get("why", "")) for one in answer.calls if one.name == NOTHING), "")
+        rationale = (said or why)[:LONGEST_RATIONALE] or None
         if not answer.calls:
-            cut = "the answer was cut off before it called a tool, because it was too long"
-            why = cut if answer.cut else "no tool was called, and text alone does nothing"
-            return [f"{why}; call tools, or call {NOTHING}"]
-        if len(answer.calls) > MOST_CALLS:
-            return [f"{len(answer.calls)} calls at once; at most {MOST_CALLS} are allowed"]
-        faults = [fault for place, call in enumerate(answer.calls) for fault in self._call_faults(place, call)]
-        if any(call.name == SCRIPT for call in answer.calls) and len(answer.calls) > 1:
-            faults.append(f"{SCRIPT} must be called alone")
-        return faults
+            return Turn(rationale=rationale, ends=True, failed=self._empty(state, answer, said))
+        exchange = Exchange(iteration=request.iteration, attempt=request.attempt)
+        script = next((one for one in answer.calls if one.name == SCRIPT), None)
+        if script is not None and len(answer.calls) == 1 and state.open is None:
+            source = (script.args or {}).get("script")
+            fault = _script_fault(source)
+            if fault is None:
+                return Turn(script=str(source), rationale=rationale)
+            return self._refused(exchange, answer, rationale, fault)
+        calls = [
+            self._call(call, wanted_id(exchange, place, call), place)
+            for place, call in enumerate(answer.calls)
+            if call.name != NOTHING
+        ]
+        return Turn(calls=calls, rationale=rationale, ends=len(calls) < len(answer.calls))
 
-    def _call_faults(self, place: int, call: WantedCall) -> list[str]:
-        at = f"tool_calls[{place}]"
-        if call.args is None:
-            return [f"{at}: the arguments of {call.name!r} are not a JSON object: {(call.malformed or '')[:200]!r}"]
-        if call.name in (NOTHING, SCRIPT):
+    def _empty(self, state: MissionState, answer: ModelAnswer, said: str) -> list[str]:
+        """Why an answer without calls is none; words that end a turn in which something was done are one."""
+        if answer.cut:
+            return ["the answer was cut off before it called a tool, because it was too long"]
+        if state.open is not None and said:
             return []
-        if self._names.meant(call.name) is None:
+        return [f"no tool was called, and text alone does nothing; call tools, or call {NOTHING}"]
+
+    def _refused(self, exchange: Exchange, answer: ModelAnswer, rationale: str | None, fault: str) -> Turn:
+        calls = [
+            AnswerCall(tool=call.name, args=call.args or {}, wanted_id=wanted_id(exchange, place, call), fault=fault)
+            for place, call in enumerate(answer.calls)
+        ]
+        return Turn(calls=calls, rationale=rationale)
+
+    def _call(self, call: WantedCall, wanted: str, place: int) -> AnswerCall:
+        meant = self._names.meant(call.name)
+        fault: str | None = None
+        if place >= MOST_CALLS:
+            fault = f"at most {MOST_CALLS} calls are allowed at once"
+        elif call.args is None:
+            fault = f"the arguments are not a JSON object: {(call.malformed or '')[:200]!r}"
+        elif call.name == SCRIPT:
+            fault = f"{SCRIPT} must be the only call, and the first of a turn"
+        elif meant is None:
             known = ", ".join(self._names.all()[:20])
-            return [f"{at}: there is no tool {call.name[:100]!r}; the tools are {known}"]
-        return []
+            fault = f"there is no tool {call.name[:100]!r}; the tools are {known}"
+        return AnswerCall(tool=meant or call.name or "?", args=call.args or {}, wanted_id=wanted, fault=fault)
+
+    # The window.
+
+    async def _fitting(self, state: MissionState, model: LanguageModel, request: ModelRequest) -> ModelRequest:
+        """The request; a conversation that fills too much of the model's window is cut first."""
+        window = self._window(model)
+        most = int(window * self._patience.full)
+        if self._means.compact is None or expected(state, request.size) <= most:
+            return request
+        kept = self._kept(state, window)
+        trimmed = self._large_results(state, request, kept)
+        saved = sum(trimmed.values()) // 4
+        if trimmed and expected(state, request.size) - saved < most * 3 // 4:
+            await self._means.compact(ConversationCompacted(iteration=state.current_index, trimmed=list(trimmed)))
+            return await self.request(state)
+        replaced = len(state.exchanges) - kept
+        if replaced < 1:
+            return request
+        await self._summarise(state, model, request, replaced)
+        return await self.request(state)
+
+    def _kept(self, state: MissionState, window: int) -> int:
+        """How many of the newest exchanges stay; at least the last one."""
+        room, kept = int(window * self._patience.kept), 0
+        for exchange in reversed(state.exchanges):
+            answered = exchange.answered
+            size = sum(len(call.preview or "") + len(repr(call.result)) for call in _calls_of(exchange)) // 4
+            size += 0 if answered is None else answered.tokens - answered.read
+            if kept and size > room:
+                break
+            room -= size
+            kept += 1
+        return kept
+
+    def _large_results(self, state: MissionState, request: ModelRequest, kept: int) -> dict[str, int]:
+        """The results of older exchanges that are large, with their sizes."""
+        sizes = {one.call_id: len(one.text) for one in request.messages if isinstance(one, ToolMessage)}
+        older = state.exchanges[: len(state.exchanges) - kept]
+        return {
+            planned.call_id: size
+            for exchange in older
+            for planned in exchange.planned
+            if (size := sizes.get(planned.wanted_id, 0)) > self._patience.large * 4
+            and planned.call_id not in state.trimmed
+        }
+
+    async def _summarise(self, state: MissionState, model: LanguageModel, request: ModelRequest, replaced: int) -> None:
+        """Lets the model write the summary that replaces the oldest exchanges; it is recorded with its answer."""
+        first = "" if state.conversation is None else state.conversation.first
+        messages, measured = await self._transcript.messages(state, first, SUMMARISE)
+        await model.answer(
+            replace(request, messages=messages, measured=measured, said=SUMMARISE, purpose="summary", replaces=replaced)
+        )
 
 
-def lack_of_room(mission: Mission, limit: int) -> int:
-    """How many bytes a prompt lacks to hold the mission's goal, instructions and criteria whole."""
-    if not isinstance(mission.proposer, AskedProposer):
-        return 0
-    script = SCRIPT if mission.allow_scripted_strategies else None
-    instructions = mission.proposer.instructions
-    parts = PromptParts(name_of=str, nothing=NOTHING, script=script, instructions=instructions, limit=limit)
-    return lacking(mission, parts)
+def _calls_of(exchange: Exchange) -> list[Any]:
+    return [call for one in exchange.planned if (call := exchange.calls.get(one.call_id)) is not None]
 
 
-def _as_json(answer: ModelAnswer) -> dict[str, Any]:
-    """An answer as its model sees it again."""
-    calls = [{"call": call.name, "args": call.malformed if call.args is None else call.args} for call in answer.calls]
-    return {"calls": calls, "text": answer.text} if answer.text else {"calls": calls}
+def _attempt(state: MissionState) -> int:
+    """The number of the next request; one whose answer is recorded, but not what follows from it, is not repeated."""
+    answers = state.answers
+    if state.open is None:
+        return max(answers, default=0)
+    return state.open.requests
+
+
+def _script_fault(source: object) -> str | None:
+    if not isinstance(source, str):
+        return "script must be a text"
+    try:
+        checked_script(source)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -65,6 +65,8 @@ class Aim:
     limits: tuple[MetricThreshold, ...]
     wanted: tuple[MetricThreshold, ...]
     gives_way: str | None = None
+    target: float | None = None
+    """What the objective has to reach, as the number that is made small."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -109,7 +111,9 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
     if search.gives_way is not None and search.gives_way not in known:
         reason = f"{search.gives_way!r} is not a limit of this search; the limits are {', '.join(known) or 'none'}"
         faults.append(Fault(field="proposer.gives_way", reason=reason))
-    return Aim(objective, rest, tuple(wanted), search.gives_way), faults
+    one_sided = objective is not None and done is not None and objective.target is None
+    target = objective.of(done.target) if one_sided and objective and done else None
+    return Aim(objective, rest, tuple(wanted), search.gives_way, target), faults
 
 
 def _named_success(

@@ -1,6 +1,7 @@
 """Language models of providers, asked directly over their own APIs, with another try where that may help.
 
-`pydantic_ai` is imported when the first model is opened, and nowhere else.
+A model keeps its connections for as long as the process uses it. `pydantic_ai` is imported when the first model is
+opened, and nowhere else.
 """
 
 from __future__ import annotations
@@ -8,34 +9,55 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import msgspec
 
 from pursuit.core.events import ModelAnswer
 from pursuit.errors import ExtraMissing, ModelUnavailable
-from pursuit.proposers.language import ModelRequest, NoAnswer, Price, Terms, price_of
+from pursuit.proposers.language import (
+    AssistantMessage,
+    Message,
+    ModelRequest,
+    Price,
+    Rejected,
+    Terms,
+    ToolMessage,
+    Unreachable,
+    UserMessage,
+    price_of,
+)
 from pursuit.proposers.text_calls import storable, wanted_call
 
 if TYPE_CHECKING:
-    from pydantic_ai.exceptions import AgentRunError
-    from pydantic_ai.messages import ModelResponse
-    from pydantic_ai.models import Model
+    from pydantic import TypeAdapter
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
 
 LONGEST_REASON = 1_000
 SHORTEST_ANSWER = 16
 """OpenAI's newer API refuses a smaller maximum."""
+_LEFT_OUT = ("usage", "timestamp", "run_id", "conversation_id", "metadata", "kind", "provider_url")
+"""What is stored elsewhere, or says nothing to the provider, is not kept of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often a request is tried, and the pauses between the tries, which double."""
+    """How often a request is sent at once, and the pauses between the tries, which double.
 
-    tries: int = 6
+    A provider that wants to be left alone for longer than `longest_pause` is asked again later. A stream without a
+    word for `stall` seconds is given up.
+    """
+
+    tries: int = 4
     first_pause: float = 0.5
-    longest_pause: float = 120.0
+    longest_pause: float = 10.0
+    stall: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,59 +69,83 @@ class Providers:
 
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
     retries: Retries = Retries()
+    _open: dict[str, ProviderModel] = field(default_factory=dict[str, "ProviderModel"])
 
     def open(self, name: str) -> ProviderModel:
-        """The model of this name; nothing is connected yet."""
-        return ProviderModel(name=name, own_price=self.prices.get(name), retries=self.retries)
+        """The model of this name, one for this process; nothing is connected yet."""
+        if name not in self._open:
+            self._open[name] = ProviderModel(name=name, own_price=self.prices.get(name), retries=self.retries)
+        return self._open[name]
 
     async def check(self, name: str) -> None:
         """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
-        await _opened(name)
+        model = await anyio.to_thread.run_sync(_model, name)
+        self.open(name).window = model.profile.get("context_window")
 
     def priced(self, name: str) -> bool:
         """Whether its price is known."""
         return price_of(name, self.prices.get(name)) is not None
 
+    async def aclose(self) -> None:
+        """Closes the connections of all models."""
+        for model in self._open.values():
+            await model.aclose()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class ProviderModel:
     """One model of one provider."""
 
     name: str
     own_price: Price | None = None
     retries: Retries = Retries()
+    window: int | None = None
+    _live: Model | None = None
+    _made: dict[int, tuple[Message, ModelMessage]] = field(default_factory=dict[int, "tuple[Message, ModelMessage]"])
 
     @property
     def terms(self) -> Terms:
-        """Its price, and the smallest maximum that its provider accepts for an answer."""
+        """Its price, its window, and the smallest maximum that its provider accepts for an answer."""
         short = not _spelt(self.name).startswith(("openai:", "openai-responses:"))
-        return Terms(price=price_of(self.name, self.own_price), least_answer=1 if short else SHORTEST_ANSWER)
+        price = price_of(self.name, self.own_price)
+        return Terms(price=price, least_answer=1 if short else SHORTEST_ANSWER, window=self.window)
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Asks, again after a pause where that may help; the mission's own deadline still holds."""
-        async with await _opened(self.name) as model:
-            pause, lost = self.retries.first_pause, 0
-            for left in reversed(range(self.retries.tries)):
-                try:
-                    return self._read(await self._send(model, request), lost)
-                except NoAnswer as failed:
-                    raise NoAnswer(f"{self.name}: {failed}{_charged(lost)}") from failed.__cause__
-                except _Again as failed:
-                    lost += failed.unknown
-                    wait = pause if failed.after is None else failed.after
-                    if not left or wait > self.retries.longest_pause:
-                        raise NoAnswer(f"{self.name}: {failed}{_charged(lost)}") from None
-                await anyio.sleep(wait)
-                pause *= 2
-        raise NoAnswer(f"{self.name}: no answer")
+        """Asks, again after a short pause where that may help; the mission's own deadline still holds."""
+        pause, lost = self.retries.first_pause, 0
+        for left in reversed(range(self.retries.tries)):
+            try:
+                return self._read(await self._send(await self._model(), request), lost)
+            except Rejected as failed:
+                await self.aclose()  # the operator may repair the key in the environment
+                raise Rejected(f"{self.name}: {failed}{_charged(lost)}") from failed.__cause__
+            except _Again as failed:
+                lost += failed.unknown
+                wait = pause if failed.after is None else failed.after
+                if not left or wait > self.retries.longest_pause:
+                    raise Unreachable(f"{self.name}: {failed}{_charged(lost)}", failed.after) from None
+            await anyio.sleep(wait)
+            pause *= 2
+        raise Unreachable(f"{self.name}: no answer")
+
+    async def aclose(self) -> None:
+        """Closes the connections; the next request opens new ones."""
+        live, self._live = self._live, None
+        if live is not None:
+            await live.__aexit__(None, None, None)
+
+    async def _model(self) -> Model:
+        """The library's own model, made in a thread: the first import takes a second or more."""
+        if self._live is None:
+            made = await anyio.to_thread.run_sync(_model, self.name)
+            if self._live is None:
+                self._live = await made.__aenter__()
+        return self._live
 
     async def _send(self, model: Model, request: ModelRequest) -> ModelResponse:
         from pydantic_ai import exceptions as known  # noqa: PLC0415 - loaded with the first model
         from pydantic_ai.direct import model_request  # noqa: PLC0415
-        from pydantic_ai.messages import ModelRequest as Message  # noqa: PLC0415
-        from pydantic_ai.messages import UserPromptPart  # noqa: PLC0415
         from pydantic_ai.models import ModelRequestParameters  # noqa: PLC0415
-        from pydantic_ai.settings import ModelSettings  # noqa: PLC0415
         from pydantic_ai.tools import ToolDefinition  # noqa: PLC0415
 
         tools = [
@@ -108,25 +154,83 @@ class ProviderModel:
             )
             for tool in request.tools
         ]
-        settings = ModelSettings(max_tokens=request.max_tokens, max_retries=0)
-        if request.temperature is not None:
-            settings["temperature"] = request.temperature
+        parameters = ModelRequestParameters(function_tools=tools)
         try:
-            return await model_request(
-                model,
-                [Message(parts=[UserPromptPart(content=request.prompt)], instructions=request.system)],
-                model_settings=settings,
-                model_request_parameters=ModelRequestParameters(function_tools=tools),
-            )
+            messages = model.prepare_messages(self._messages(request), parameters)
+            settings = _settings(model, request)
+            if request.stream:
+                return await self._stream(model, messages, settings, parameters, request)
+            return await model_request(model, messages, model_settings=settings, model_request_parameters=parameters)
+        except _Again:
+            raise
         except (known.ModelAPIError, known.UnexpectedModelBehavior) as error:
             raise _judged(error) from None
         except Exception as error:  # the boundary: a provider's library may raise anything
-            raise NoAnswer(f"{type(error).__name__}: {_plain(error)}") from error
+            reason = f"{type(error).__name__}: {_plain(error)}"
+            if isinstance(error, OSError | EOFError | ValueError) or type(error).__module__.startswith("http"):
+                raise _Again(reason, None, unknown=True) from error
+            raise Rejected(reason) from error
+
+    async def _stream(
+        self,
+        model: Model,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+        request: ModelRequest,
+    ) -> ModelResponse:
+        """The answer, whose words are heard as they come; one that stalls or breaks off is asked for again."""
+        from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - loaded with the first model
+        from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta  # noqa: PLC0415
+
+        hear = request.on_words or _unheard
+        with anyio.move_on_after(self.retries.stall) as limit:
+            async with model_request_stream(
+                model, messages, model_settings=settings, model_request_parameters=parameters
+            ) as stream:
+                async for event in stream:
+                    limit.deadline = anyio.current_time() + self.retries.stall
+                    match event:
+                        case PartStartEvent(part=TextPart(content=words)) if words:
+                            hear(words)
+                        case PartDeltaEvent(delta=TextPartDelta(content_delta=words)):
+                            hear(words)
+                        case _:
+                            pass
+                response = stream.get()
+            if response.state != "complete" or (response.finish_reason is None and _tells_its_end(self.name)):
+                raise _Again("the stream of the answer broke off", None, unknown=True)
+            return response
+        raise _Again(f"the stream of the answer stalled for {self.retries.stall:g} s", None, unknown=True)
+
+    def _messages(self, request: ModelRequest) -> list[ModelMessage]:
+        """The conversation in the library's form; results and the words after them are one message."""
+        from pydantic_ai.messages import ModelRequest as Asked  # noqa: PLC0415 - loaded with the first model
+
+        kept: dict[int, tuple[Message, ModelMessage]] = {}
+        found: list[ModelMessage] = []
+        parts: list[Any] = []
+        for message in request.messages:
+            if not isinstance(message, AssistantMessage):
+                parts.append(_part(message))
+                continue
+            known = self._made.get(id(message))
+            made = known[1] if known is not None and known[0] is message else _response(message.answer)
+            kept[id(message)] = (message, made)
+            found += [Asked(parts=parts)] if parts else []
+            found.append(made)
+            parts = []
+        self._made = kept
+        return [*found, Asked(parts=parts, instructions=request.system)]
 
     def _read(self, response: ModelResponse, lost: int) -> ModelAnswer:
         from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415 - loaded with the first model
 
-        calls = [wanted_call(part.tool_name, part.args) for part in response.parts if isinstance(part, ToolCallPart)]
+        calls = [
+            wanted_call(part.tool_name, part.args, part.tool_call_id)
+            for part in response.parts
+            if isinstance(part, ToolCallPart)
+        ]
         said = [part.content for part in response.parts if isinstance(part, TextPart)]
         usage = response.usage
         price = self.terms.price
@@ -134,12 +238,82 @@ class ProviderModel:
             calls=calls,
             text=storable("\n".join(said)),
             model=response.model_name or self.name,
+            native=_native(response),
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
+            cached_tokens=usage.cache_read_tokens,
+            reasoning_tokens=usage.output_reasoning_tokens,
             cost_usd=None if price is None else price.of(usage),
             cut=response.finish_reason == "length",
             lost=lost,
         )
+
+
+@cache
+def _adapter() -> TypeAdapter[ModelResponse]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - loaded with the first model
+    from pydantic_ai.messages import ModelResponse  # noqa: PLC0415
+
+    return TypeAdapter(ModelResponse)
+
+
+def _native(response: ModelResponse) -> dict[str, Any] | None:
+    """The answer in the library's own parts, with thoughts and signatures; None if the ledger cannot store it."""
+    try:
+        found: dict[str, Any] = msgspec.json.decode(_adapter().dump_json(response, exclude=set(_LEFT_OUT)))
+    except (ValueError, UnicodeError):
+        return None
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _response(answer: ModelAnswer) -> ModelMessage:
+    """An answer as it goes back to its provider, and to others in the parts that they take."""
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # noqa: PLC0415
+
+    if answer.native is not None:
+        found = _adapter().validate_python({"usage": {}, **answer.native})
+        # Anthropic refuses a text without a word, also one that a model of its own has written beside a call.
+        kept = [part for part in found.parts if not (isinstance(part, TextPart) and not part.content.strip())]
+        return replace(found, parts=kept) if len(kept) < len(found.parts) else found
+    parts: list[Any] = [TextPart(content=answer.text)] if answer.text.strip() else []
+    parts += [ToolCallPart(tool_name=call.name, args=call.args or {}, tool_call_id=call.id) for call in answer.calls]
+    return ModelResponse(parts=parts)
+
+
+def _part(message: UserMessage | ToolMessage) -> Any:
+    from pydantic_ai.messages import BinaryContent, ToolReturnPart, UserPromptPart  # noqa: PLC0415
+
+    if isinstance(message, UserMessage):
+        return UserPromptPart(content=message.text)
+    content: Any = message.text
+    if message.media:
+        found = [BinaryContent.from_data_uri(f"data:{one.type};base64,{one.data}") for one in message.media]
+        content = [message.text, *found] if message.text else found
+    outcome = "failed" if message.failed else "success"
+    return ToolReturnPart(tool_name=message.tool, content=content, tool_call_id=message.call_id, outcome=outcome)
+
+
+def _settings(model: Model, request: ModelRequest) -> ModelSettings:
+    """The settings of a request: the cache where the provider has one, then what the mission sets."""
+    given: dict[str, Any] = {"max_tokens": request.max_tokens, "max_retries": 0}
+    if request.temperature is not None:
+        given["temperature"] = request.temperature
+    if model.system == "anthropic":
+        # Breakpoints behind the tools, the system text and the last message: all before one is read from the cache.
+        names = ("anthropic_cache_tool_definitions", "anthropic_cache_instructions", "anthropic_cache_messages")
+        given.update(dict.fromkeys(names, True))
+    elif model.system == "openai" and "api.openai.com" in (model.base_url or "") and request.cache_key:
+        given["openai_prompt_cache_key"] = request.cache_key[:64]
+    return cast("ModelSettings", {**given, **request.settings})
+
+
+def _unheard(_words: str) -> None:
+    """Words that are not shown."""
+
+
+def _tells_its_end(name: str) -> bool:
+    """Whether this provider's streams always say why they end."""
+    return name.startswith(("openai", "anthropic:"))
 
 
 class _Again(Exception):
@@ -160,29 +334,18 @@ def _charged(lost: int) -> str:
     return f"; requests that were sent and not answered: {lost}, and whether the provider charges for them is not known"
 
 
-def _judged(error: AgentRunError) -> Exception:
-    """The error to raise: `_Again` if another try may help."""
+def _judged(error: Exception) -> Exception:
+    """The error to raise: `_Again` if another try may help, now or later."""
     from pydantic_ai import exceptions as known  # noqa: PLC0415 - loaded with the first model
 
-    passing = (
-        known.ModelRateLimitError,
-        known.ModelUnavailableError,
-        known.ModelServerError,
-        known.ModelConnectionError,
-        known.ModelRequestTimeout,
-        known.UnexpectedModelBehavior,
-    )
-    status = error.status_code if isinstance(error, known.ModelHTTPError) else None
-    if isinstance(error, passing) or (status is not None and (status in (408, 409, 429) or status >= 500)):
-        broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
-        unknown = broken or isinstance(error, known.ModelRequestTimeout)
-        return _Again(_plain(error), getattr(error, "retry_after", None), unknown=unknown)
-    return NoAnswer(_plain(error))
-
-
-async def _opened(name: str) -> Model:
-    """The library's own model, made in a thread: the first import takes a second or more."""
-    return await anyio.to_thread.run_sync(_model, name)
+    status = error.status_code if isinstance(error, known.ModelHTTPError) else 0
+    passing = isinstance(error, known.ModelRateLimitError | known.ModelQuotaExceededError | known.ModelUnavailableError)
+    refused = isinstance(error, known.ModelRequestRejectedError) or 400 <= status < 500
+    if refused and not passing and status not in (408, 409, 429):
+        return Rejected(_plain(error))
+    broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
+    unknown = broken or isinstance(error, known.ModelRequestTimeout)
+    return _Again(_plain(error), getattr(error, "retry_after", None), unknown=unknown)
 
 
 def _model(name: str) -> Model:

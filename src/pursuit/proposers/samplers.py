@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from pursuit.core.search import Sampler
 from pursuit.proposers.objective import Score
 from pursuit.proposers.space import LISTABLE, Rows, Space
-from pursuit.proposers.surrogate import EXCESS, FAILED, Surrogate
+from pursuit.proposers.surrogate import EXCESS, FAILED, Seen, Surrogate
 
 COUNTABLE = 65_536
 """The points of the largest space that is kept as a list."""
@@ -91,36 +91,72 @@ class Points:
         return int(np.ravel_multi_index([place or 0 for place in found], self._shape))
 
 
-class Fresh(optuna.samplers.BaseSampler):
-    """Wraps another sampler: a point that was tried before is replaced by its nearest untried neighbour."""
+class Whole(optuna.samplers.BaseSampler):
+    """A sampler of whole points: each trial is drawn at once, whatever the sampler inside draws alone."""
 
-    def __init__(self, inner: optuna.samplers.BaseSampler, space: Space, points: Points) -> None:
-        self._inner = inner
+    def __init__(self, space: Space) -> None:
         self._space = space
-        self._points = points
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The whole space, always: only a whole point is new or not."""
+        """The whole space, always."""
         return self._space.distributions
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """The point of the other sampler, or its nearest untried neighbour."""
-        inner = self._inner
-        found = inner.sample_relative(study, trial, inner.infer_relative_search_space(study, trial))
-        for name, one in search_space.items():
-            if name not in found:
-                # A distribution with one value: the low end of a range, or the first choice.
-                only: Any = getattr(one, "low", 0)
-                found[name] = only if one.single() else inner.sample_independent(study, trial, name, one)
-        return self._space.to_optuna(self._points.fresh(self._space.from_optuna(found)))
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """For a parameter outside of the space; a search has none."""
         raise NotImplementedError(param_name)
+
+    def drawn(self, inner: optuna.samplers.BaseSampler, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
+        """The whole point of another sampler."""
+        found = inner.sample_relative(study, trial, inner.infer_relative_search_space(study, trial))
+        for name, one in self._space.distributions.items():
+            if name not in found:
+                # A distribution with one value: the low end of a range, or the first choice.
+                only: Any = getattr(one, "low", 0)
+                found[name] = only if one.single() else inner.sample_independent(study, trial, name, one)
+        return found
+
+
+class Fresh(Whole):
+    """Wraps another sampler: without noise, a point that was tried is replaced by an untried neighbour."""
+
+    def __init__(self, inner: optuna.samplers.BaseSampler, seen: Seen, points: Points | None, seed: int) -> None:
+        super().__init__(seen.space)
+        self._inner = inner
+        self._seen = seen
+        self._points = points
+        self._seed = seed
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The point of the other sampler, or an untried neighbour."""
+        found = self.drawn(self._inner, study, trial)
+        args = self._space.from_optuna(found)
+        if self._seen.noisy:
+            return found
+        if self._points is not None:
+            return self._space.to_optuna(self._points.fresh(args))
+        row = self._space.encode(args)
+        if not self._seen.count(row):
+            return found
+        return self._space.to_optuna(self._space.decode(self._neighbour(row, trial.number)))
+
+    def _neighbour(self, row: Rows, number: int) -> Rows:
+        """A random untried point that differs in one parameter, or in more if those were all tried."""
+        chance = np.random.default_rng([self._seed, 4, number])
+        moved = row.copy()
+        for _ in range(TRIES):
+            at = int(chance.integers(0, len(self._space.distributions)))
+            columns = slice(at, at + 1)
+            if at >= len(self._space.ranges):
+                columns = self._space.choices[at - len(self._space.ranges)].columns
+            moved[columns] = chance.random(columns.stop - columns.start)
+            moved = self._space.snap(moved[None])[0]
+            if not self._seen.count(moved):
+                break
+        return moved
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
@@ -129,14 +165,85 @@ class Fresh(optuna.samplers.BaseSampler):
         self._inner.after_trial(study, trial, state, values)
 
 
+TRIES = 100
+
+
+class Mixed(Whole):
+    """Choices beside numbers: three ways to go on take turns, for no one of them suits every such space.
+
+    TPE; models over everything; and steps from the best so far, to other numbers by a model of those with its choices,
+    and to another choice. TPE learns from its own trials alone: the others, which soon nearly all have the same
+    choices, would keep it there.
+    """
+
+    def __init__(self, surrogate: Surrogate, seed: int, *, aimless: bool) -> None:
+        super().__init__(surrogate.space)
+        self._aimless = aimless
+        self._surrogate = surrogate
+        self._seed = seed
+        self._own = optuna.create_study()
+        self._open: dict[int, optuna.Trial] = {}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The arguments of the next trial."""
+        match trial.number % 3:
+            case 1:
+                return self._surrogate.sample_relative(study, trial, search_space)
+            case 2:
+                return self._space.to_optuna(self._surrogate.from_best(trial.number))
+            case _:
+                pass
+        self._own.sampler = optuna.samplers.TPESampler(seed=seed_of(self._seed, trial.number), multivariate=True)
+        self._open[trial.number] = self._own.ask(search_space)
+        return self._open[trial.number].params
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Passes the end of a trial on to the models, and to TPE if it was TPE's."""
+        self._surrogate.after_trial(study, trial, state, values)
+        if trial.number % 3:
+            return
+        own = self._open.pop(trial.number, None)
+        if own is None or own.params != trial.params:  # another process asked for it, or it was tried before
+            self._own.enqueue_trial(trial.params)
+            own = self._own.ask(self._space.distributions)
+        if state == TrialState.COMPLETE and values:
+            for place, over in enumerate(() if self._aimless else trial.user_attrs[EXCESS]):
+                own.set_constraint(str(place), over)
+            self._own.tell(own, values)
+        else:
+            self._own.tell(own, state=TrialState.FAIL)
+
+
+def seed_of(seed: int, number: int) -> int:
+    """The seed of a sampler that is made for one trial."""
+    return (seed * 1_000_003 + number) % LARGEST_SEED
+
+
 LARGEST_SEED = 2**32
+REPEAT, MOST_REPEATS = 5, 8
+"""With noise each fifth trial measures the best point again, up to eight times: the mean then has a third of it."""
 
 
 class Study:
     """One search: its space, its sampler, and the trials so far."""
 
-    def __init__(self, space: Space, *, sampler: Sampler, seed: int, aimless: bool) -> None:
+    def __init__(
+        self,
+        space: Space,
+        *,
+        sampler: Sampler,
+        seed: int,
+        aimless: bool,
+        noise: float | bool | None = None,
+        target: float | None = None,
+    ) -> None:
         self.space = space
+        self._target = target
+        self.seen = Seen(space, aimless=aimless, noise=noise)
         self.kind = suited(space) if sampler == "auto" else sampler
         self._seed = seed
         self._aimless = aimless
@@ -145,7 +252,10 @@ class Study:
         self._count = 0
         self._steady: optuna.samplers.BaseSampler | None = None
         if self.kind == "surrogate":
-            self._steady = Surrogate(space, seed, aimless=aimless)
+            self._steady = Surrogate(self.seen, seed)
+        elif self.kind == "auto":
+            with _silence():
+                self._steady = Mixed(Surrogate(self.seen, seed), seed, aimless=aimless)
         elif self.kind == "cmaes":
             self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
         self._points = Points.of(space, seed)
@@ -153,28 +263,60 @@ class Study:
             first = self._steady or optuna.samplers.RandomSampler(seed=0)
             self._study = optuna.create_study(sampler=self._sampler(first))
 
+    def recall(self, args: Mapping[str, Any]) -> None:
+        """Begins a trial that another process planned.
+
+        Optuna's CMA-ES keeps more state than the told trials, so it is asked for each of its own again.
+        """
+        if self.kind == "cmaes" and (self._due() is not None or not self.seen.count(self.space.encode(args))):
+            self.ask()
+        else:
+            self.take(args)
+
     @property
-    def remembers(self) -> bool:
-        """Whether its sampler keeps more state than the told trials, so a new process must ask it for each again."""
-        return self.kind == "cmaes"
+    def noisy(self) -> bool:
+        """Whether the same arguments give different results, as the mission says or as was seen."""
+        return self.seen.noisy
 
     def ask(self) -> dict[str, Any]:
         """The searched arguments of the next trial."""
+        if (again := self._due()) is not None:
+            return self.take(again)
         match self.kind:
             case "tpe":
-                inner = optuna.samplers.TPESampler(seed=self._seed_of(self._count), multivariate=True)
+                inner = optuna.samplers.TPESampler(seed=seed_of(self._seed, self._count), multivariate=True)
                 self._study.sampler = self._sampler(inner)
             case "random":
-                inner = optuna.samplers.RandomSampler(seed=self._seed_of(self._count))
+                inner = optuna.samplers.RandomSampler(seed=seed_of(self._seed, self._count))
                 self._study.sampler = self._sampler(inner)
             case _:
                 pass
         return self._begun()
 
-    def take(self, args: Mapping[str, Any]) -> None:
+    def take(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Makes these arguments the next trial, without asking the sampler."""
         self._study.enqueue_trial(self.space.to_optuna(args))
-        self._begun()
+        return self._begun()
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best arguments so far; with noise those that the model of all results ranks best."""
+        leader = self.seen.leader()
+        return None if leader is None else self.space.decode(leader)
+
+    def _due(self) -> dict[str, Any] | None:
+        """The arguments that are measured again: with noise in turns the best ones, which luck may have made so.
+
+        Where it is not known whether there is noise, once: when the models bring no more gain.
+        """
+        if self.seen.noisy:
+            due = self._count % REPEAT == REPEAT - 1
+        else:
+            due = isinstance(self._steady, Surrogate) and self._steady.stopped(self._count) and self._points is None
+        leader = self.seen.leader() if due else None
+        if leader is None or self.seen.count(leader) >= (MOST_REPEATS if self.seen.noisy else 2):
+            return None
+        return self.space.decode(leader)
 
     @property
     def size(self) -> int | None:
@@ -183,8 +325,8 @@ class Study:
 
     @property
     def left(self) -> int | None:
-        """How many of them were never tried."""
-        return None if self._points is None else self._points.left
+        """How many of them were never tried; None also with noise, where a second trial tells more."""
+        return None if self._points is None or self.noisy else self._points.left
 
     def _begun(self) -> dict[str, Any]:
         self._count += 1
@@ -195,7 +337,7 @@ class Study:
         return args
 
     def _sampler(self, inner: optuna.samplers.BaseSampler) -> optuna.samplers.BaseSampler:
-        return inner if self._points is None else Fresh(inner, self.space, self._points)
+        return Fresh(inner, self.seen, self._points, self._seed)
 
     def tell(self, score: Score | None, *, failed: bool = False, made: bool = True) -> None:
         """Tells the oldest trial that is not told yet: no score means no result, `failed` arguments to avoid.
@@ -211,8 +353,16 @@ class Study:
             self._study.tell(trial, state=TrialState.FAIL)
             return
         value, excess = self._value(score), score.excess
+        if self._target is not None and score.objective is not None and excess and self.kind in ("surrogate", "auto"):
+            # The objective's target is one more limit. Until it is reached only limits count: the objective alone
+            # would stay in the first corner of what the others allow, where each small step loses.
+            excess = (score.objective - self._target, *excess)
+            reached = max(excess) <= 0
+            self.seen.aimless = not reached and (self.seen.aimless or not len(self.seen))
+        point = self.space.encode(self.space.from_optuna(trial.params))
+        self.seen.add(point, excess, value)
         trial.set_user_attr(EXCESS, list(excess))
-        if self.kind == "tpe" and not self._aimless:
+        if self.kind in ("tpe", "auto") and not self._aimless:
             for place, over in enumerate(excess):
                 trial.set_constraint(str(place), over)
         self._study.tell(trial, value)
@@ -225,9 +375,6 @@ class Study:
         if self.kind == "cmaes":
             return self._totals.ranked(score.objective, total)
         return score.objective
-
-    def _seed_of(self, number: int) -> int:
-        return (self._seed * 1_000_003 + number) % LARGEST_SEED
 
 
 class Totals:
@@ -258,9 +405,12 @@ class Totals:
 
 
 def suited(space: Space) -> Sampler:
-    """`surrogate` where there are numbers to model, or few points at all; otherwise `tpe`, for choices."""
-    few = space.size is not None and space.size <= LISTABLE
-    return "surrogate" if space.ranges or few else "tpe"
+    """`surrogate` for numbers, or few points at all; `tpe` for choices; for both the two in turns, `auto`."""
+    if space.size is not None and space.size <= LISTABLE:
+        return "surrogate"
+    if not space.choices:
+        return "surrogate"
+    return "auto" if space.ranges else "tpe"
 
 
 @contextmanager

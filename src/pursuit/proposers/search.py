@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 
+from pursuit.core.confirmation import Remeasure, remeasure
 from pursuit.core.criteria import Check
 from pursuit.core.events import (
     AnyEvent,
@@ -53,6 +55,8 @@ MARGIN = 3
 SHARE = 0.05
 LEAST = 1.0
 """The least seconds, and the share of the whole time, that are kept for `then`: it may start programs, as a judge."""
+RETESTS = 3
+"""With noise, the fresh results of a winner before `then` is called with it."""
 AFRESH = 5.0
 """The least seconds that are kept where a driver has just begun: how long an iteration takes is not known yet."""
 
@@ -205,6 +209,9 @@ class Search:
         self._clock = Clock()
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
+        self._wanted: Remeasure | None = None  # what a criterion with `confirm` waits for
+        # With noise and `then`: a winner, and its fresh results.
+        self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
         self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
         self._judged = False  # whether there was a checkpoint since `then` was called
         self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
@@ -217,6 +224,7 @@ class Search:
             require_search()
         news = await self._past(self._seq)
         self._clock.advance(news)
+        self._wanted = remeasure(state.confirmations.values())
         calls = _calls_left(state)
         room = None if calls is None else max(1, calls - 1)
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
@@ -279,7 +287,12 @@ class Search:
             return more
         if self._best is None:
             return Failed(f"{more.reason}, and {self._nothing()}", final=True)
-        call = ToolCall(tool_name=tool, args=fitting(self._best[1], self._then))
+        best = self._best[1]
+        if study.noisy and not self._shown:  # the best single result may be luck
+            best = {**self._search.args, **(study.best or best)}
+        elif study.noisy and self._tested is not None:
+            best = self._tested[0]
+        call = ToolCall(tool_name=tool, args=fitting(best, self._then))
         rationale = f"{tool} with the best arguments of {self._trials.made} trials{self._ignored()}"
         return Proposal(tool_calls=[call], rationale=rationale)
 
@@ -302,6 +315,8 @@ class Search:
     def _more(self, study: Study, room: int | None) -> list[dict[str, Any]] | Failed:
         if self._trials.spent is not None:
             return Failed(f"{self._search.tool_name} answers no more calls: {self._trials.spent}", final=True)
+        if self._confirming:
+            return self._plan(study, min(self._search.batch, self._wanted.times if self._wanted else 1))
         if self._again is not None:  # the winner runs once more, also if `trials` or the space is used up
             return self._plan(study, 1)
         made, most, left = self._trials.made, self._search.trials, study.left
@@ -318,15 +333,28 @@ class Search:
 
         search = self._search
         space = Space(search.parameters)
-        return Study(space, sampler=search.sampler, seed=search.seed, aimless=self._aim.objective is None)
+        return Study(
+            space,
+            sampler=search.sampler,
+            seed=search.seed,
+            aimless=self._aim.objective is None,
+            noise=search.noise,
+            target=self._aim.target,
+        )
+
+    @property
+    def _confirming(self) -> bool:
+        """Whether a criterion with `confirm` waits for more results of a trial."""
+        return self._wanted is not None and self._wanted.tool == self._search.tool_name
 
     def _plan(self, study: Study, count: int) -> list[dict[str, Any]]:
         """The arguments of the next trials; the same list until they are in the ledger."""
         if self._planned[0] == self._trials.made:
             return self._planned[1]
-        if self._again is not None:
-            study.take(self._again)
-            planned = [dict(self._again)]
+        if self._confirming and self._wanted is not None:
+            planned = [study.take(self._wanted.args) for _ in range(count)]
+        elif self._again is not None:
+            planned = [study.take(self._again)]
         else:
             planned = [study.ask() for _ in range(count)]
         self._planned = (self._trials.made, [{**self._search.args, **args} for args in planned])
@@ -351,7 +379,34 @@ class Search:
                 met = trial
         if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
             return  # the winner's second call was never made, so it still has to be
-        self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
+        if study.noisy and self._search.then is not None:
+            self._again = self._retested(met, ended)
+        else:
+            self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
+
+    def _retested(self, met: Trial | None, ended: Sequence[Trial]) -> Mapping[str, Any] | None:
+        """With noise, the arguments of a winner until it has enough fresh results; their mean decides.
+
+        The result that made it a winner does not count: it was chosen for being good.
+        """
+        self._shown = False
+        if self._tested is None:
+            self._tested = None if met is None else (met.args, [])
+        else:
+            args, fresh = self._tested
+            fresh += [trial.metrics for trial in ended if trial.outcome == "ok" and trial.args == args]
+            score = self._aim.score(_means(fresh), self._untold) if fresh else None
+            if score is None or not score.met:
+                self._tested = None
+            last = self._aim.score(ended[-1].metrics, self._untold) if ended[-1].outcome == "ok" else None
+            # The last result counts for criteria without `confirm`.
+            enough = len(fresh) >= RETESTS and last is not None and last.met
+            self._shown = self._tested is not None and enough
+        return None if self._tested is None or self._shown else self._searched(self._tested[0])
+
+    def _searched(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments without the fixed ones."""
+        return {name: one for name, one in args.items() if name not in self._search.args}
 
     def _unseen(self, met: Trial | None, last: Trial, *, checkpoint: bool) -> Mapping[str, Any] | None:
         """The arguments to call once more: a criterion is decided over the last value, at a checkpoint.
@@ -368,16 +423,12 @@ class Search:
             winner = self._best[1]
             self._shown = met is last and last.args == winner
             unseen = not self._shown
-        return {name: one for name, one in winner.items() if name not in self._search.args} if unseen else None
+        return self._searched(winner) if unseen else None
 
     def _recall(self, study: Study, ended: Sequence[Trial]) -> None:
         """Brings the study to where it was when another process planned these trials."""
-        if study.remembers and self._again is None:
-            for _ in ended:
-                study.ask()
-        else:
-            for trial in ended:
-                study.take(trial.args)
+        for trial in ended:
+            study.recall(trial.args)
 
     def _notice(self, ended: Sequence[Trial]) -> None:
         """Notes which metrics are reported at all; the first report of one makes the trials before it incomparable."""
@@ -389,11 +440,19 @@ class Search:
     def _rationale(self, count: int) -> str:
         first = self._trials.made + 1
         kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
+        if self._confirming:
+            return f"trial {first}: once more the arguments that a criterion needs confirmed{kind}"
         if self._again is not None:
             return f"trial {first}: once more the arguments that met every threshold{kind}"
         ignored = self._ignored() if self._trials.answered else ""
         which = f"trial {first}" if count == 1 else f"trials {first} to {first + count - 1}"
         return f"{which}{kind}{ignored}"
+
+
+def _means(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric that all results have."""
+    names = [name for name in results[0] if all(name in one for one in results)]
+    return {name: fmean(one[name] for one in results) for name in names}
 
 
 def _left(state: MissionState, name: str, used: float) -> float | None:

@@ -4,7 +4,8 @@ Invariant: the next point follows from the seed, the trial's number and the tria
 
 Each limit and the objective get an interpolant of their own (cubic radial basis functions with a linear tail), so a
 few dozen evaluations show where the limits run. A search that no longer gains begins afresh elsewhere with a new
-design, and afterwards polishes the best of everything; the two take turns.
+design, and afterwards polishes the best of everything; the two take turns. Where measurements are noisy, the surfaces
+pass between the values instead of through them, as near as leaving out each value in turn shows to be right.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import optuna
+from cmaes import CMA  # pyright: ignore[reportMissingTypeStubs]
 from numpy.random import Generator
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from pursuit.proposers.space import LISTABLE, Rows, Space
+from pursuit.proposers.space import APART, LISTABLE, Rows, Space
 
 RIDGE = 1e-9
 
@@ -32,10 +34,11 @@ def distances(rows: Rows, others: Rows) -> Rows:
 class Interpolant:
     """A smooth surface through known values: cubic radial basis functions with a linear tail.
 
-    Each column of values has a surface of its own. A small ridge keeps the system solvable.
+    Each column of values has a surface of its own. A small ridge keeps the system solvable. With `counts`, how often
+    each point was measured, the values are noisy: each column gets the ridge that predicts left-out values best.
     """
 
-    def __init__(self, points: Rows, values: Rows) -> None:
+    def __init__(self, points: Rows, values: Rows, counts: Rows | None = None) -> None:
         count, width = points.shape
         self._middle = points.mean(axis=0)
         spread = float(np.sqrt(((points - self._middle) ** 2).sum(axis=1)).max())
@@ -49,6 +52,9 @@ class Interpolant:
         system[count:, count:] = -RIDGE * np.eye(width + 1)  # points in one plane leave the tail open otherwise
         wanted = np.zeros((count + width + 1, values.shape[1]))
         wanted[:count] = values
+        if counts is not None:
+            self._weights = _smoothing_weights(system, wanted, counts)
+            return
         try:
             self._weights = np.linalg.solve(system, wanted)
         except np.linalg.LinAlgError:
@@ -61,6 +67,28 @@ class Interpolant:
         return np.hstack([distances(moved, self._points) ** 3, ones, moved]) @ self._weights
 
 
+SMOOTHING = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""The ridges that are tried on noisy values, from nearly none to nearly a plane."""
+
+
+def _smoothing_weights(system: Rows, wanted: Rows, counts: Rows) -> Rows:
+    """For each column the weights with the least error at left-out points; a mean of many values weighs more."""
+    size = len(counts)
+    found = np.zeros_like(wanted)
+    least = np.full(wanted.shape[1], np.inf)
+    for ridge in SMOOTHING:
+        tried = system.copy()
+        tried[np.arange(size), np.arange(size)] += ridge / counts
+        inverse = np.linalg.pinv(tried) if not np.isfinite(np.linalg.cond(tried, 1)) else np.linalg.inv(tried)
+        weights = inverse @ wanted
+        # The error at a point that is left out of the fit follows from the inverse of the whole fit.
+        left_out = weights[:size] / np.diag(inverse)[:size, None]
+        errors = np.average(left_out**2, axis=0, weights=counts)
+        better = errors < least
+        found[:, better], least[better] = weights[:, better], errors[better]
+    return found
+
+
 EXCESS, FAILED = "excess", "failed"
 FITTED = 150
 LEADERS = 30
@@ -69,23 +97,105 @@ GAPS = (0.05, 0.005, 0.0005, 0.0, 0.0)
 
 ROUNDS, PARENTS, CHILDREN, PERTURBED = 12, 30, 150, 100
 TAKEN = 1e3
+LOWEST = 5
+EVOLVES = 4
+"""How many epochs of the models pass before CMA-ES takes turns with them."""
+STEP = 1 / 6
+"""The first step of CMA-ES, as a share of each range."""
+LARGEST_SEED = 2**32
+NEARBY = 0.1
+SAME = 1e-9
+"""Results of one point that differ by at most this share are the same: the rest is rounding."""
 GAIN = {True: 1e-3, False: 1e-4}
 """The least gain that counts, as a share: after a fresh start, and while polishing the best."""
 
 
-class Surrogate(optuna.samplers.BaseSampler):
-    """Chooses each next point by a model of what was seen."""
+class Seen:
+    """What was measured so far, and whether the same point gave different results.
 
-    def __init__(self, space: Space, seed: int, *, aimless: bool = False) -> None:
+    `noise` is what the mission says: None leaves it to what is seen.
+    """
+
+    def __init__(self, space: Space, *, aimless: bool, noise: float | bool | None = None) -> None:
         self.space = space
-        self.aimless = aimless  # there is no objective: only the limits count
-        self._seed = seed
-        self._pending: dict[int, Rows] = {}
+        self.aimless = aimless  # only the limits count: there is no objective, or it has not reached its target
+        self.noisy = bool(noise)
+        self._open = noise is None
         self._points: list[Rows] = []
         self._excess: list[Sequence[float]] = []
         self._values: list[float] = []
+        self._first: dict[bytes, int] = {}
+        self._counts: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def add(self, point: Rows, excess: Sequence[float], value: float) -> None:
+        """Adds a result; one that differs from an earlier one of the same point shows that there is noise."""
+        key = point.tobytes()
+        first = self._first.setdefault(key, len(self._points))
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self._points.append(point)
+        self._excess.append(excess)
+        self._values.append(value)
+        if self._open and first < len(self._points) - 1:
+            before, now = [self._values[first], *self._excess[first]], [value, *excess]
+            self.noisy |= not np.allclose(before, now, rtol=SAME, atol=0.0)
+
+    def count(self, point: Rows) -> int:
+        """How often a point was measured."""
+        return self._counts.get(point.tobytes(), 0)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known if there is noise: the mission says so, or a point was measured twice."""
+        return not self._open or len(self._first) < len(self._points)
+
+    def rows(self, first: int = 0) -> tuple[Rows, Rows, Rows, Rows | None]:
+        """Points, excesses and objective values from a row on; with noise their means, and how many each is of."""
+        points, excess = np.array(self._points[first:]), np.array(self._excess[first:])
+        values = np.array(self._values[first:])
+        if not self.noisy:
+            return points, excess, values, None
+        keys: dict[bytes, int] = {}
+        place = np.array([keys.setdefault(one.tobytes(), len(keys)) for one in self._points[first:]])
+        counts = np.bincount(place).astype(float)
+        starts = np.unique(place, return_index=True)[1]
+        means = np.zeros((len(counts), excess.shape[1]))
+        np.add.at(means, place, excess)
+        return points[starts], means / counts[:, None], np.bincount(place, values) / counts, counts
+
+    def alike(self, point: Rows) -> list[Rows]:
+        """The measured points that have the choices of this one, in their order."""
+        count = len(self.space.ranges)
+        return [one for one in self._points if (one[count:] == point[count:]).all()]
+
+    def leader(self) -> Rows | None:
+        """The best point: the best that was seen or, with noise, the one that the model of all results ranks best."""
+        if not self._points:
+            return None
+        if self.noisy and len(self._first) >= self.space.width + 2:
+            return _Models(self, 0, 0, np.random.default_rng(0)).best_known()
+        return self.ranked()[0]
+
+    def ranked(self) -> Rows:
+        """The measured points by their own results, the best first."""
+        points, excess, values, _ = self.rows()
+        over = np.maximum(excess / _scale_of(excess), 0.0).sum(axis=1) if excess.shape[1] else np.zeros(len(points))
+        return points[np.lexsort((values, over))]
+
+
+class Surrogate(optuna.samplers.BaseSampler):
+    """Chooses each next point by a model of what was seen; the study adds each result to `seen` before it ends."""
+
+    def __init__(self, seen: Seen, seed: int) -> None:
+        self.space = seen.space
+        self._seen = seen
+        self._seed = seed
+        self._pending: dict[int, Rows] = {}
         self._failures: list[Rows] = []
-        self._epochs = Epochs(len(space.distributions))
+        self.epochs = Epochs(seen)
+        self._evolution: tuple[int, Evolution] | None = None
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """The whole space, always."""
@@ -112,24 +222,77 @@ class Surrogate(optuna.samplers.BaseSampler):
         self._pending.pop(trial.number, None)
         point = self.space.encode(self.space.from_optuna(trial.params))
         if state == TrialState.COMPLETE and values:
-            self._points.append(point)
-            self._excess.append(trial.user_attrs[EXCESS])
-            self._values.append(values[0])
-            self._epochs.count_trial(trial.number, len(self._points), trial.user_attrs[EXCESS], values[0])
+            if self.epochs.evolving and trial.number >= self.epochs.first_trial:
+                self._evolve().tell(point, values[0])
+            self.epochs.count_trial(trial.number, trial.user_attrs[EXCESS], values[0])
         elif trial.user_attrs.get(FAILED):
             self._failures.append(point)
 
+    def stopped(self, number: int) -> bool:
+        """Whether the models just stopped to gain for the first time, and noise may be why."""
+        return self.epochs.count == 1 and number == self.epochs.first_trial and not self._seen.settled
+
     def _next(self, number: int) -> Rows:
         chance = np.random.default_rng([self._seed, 0, number])
-        first = self._epochs.first_row
-        place = number - self._epochs.first_trial
-        if self._epochs.fresh and place < self._design_size:
+        first = self.epochs.first_row
+        place = number - self.epochs.first_trial
+        if self.epochs.fresh and place < self._design_size:
             return self._design()[place]
-        if len(self._points) - first < self.space.width + 2:
+        if self.epochs.evolving:
+            return self.space.snap(self._evolve().ask(int(chance.integers(0, LARGEST_SEED)))[None])[0]
+        if len(self._seen) - first < self.space.width + 2:
             return self.space.snap(chance.random((1, self.space.width)))[0]
+        models = _Models(self._seen, first, number, chance, avoided=self._avoided())
         if self.space.size is not None and self.space.size <= LISTABLE:
-            return _Models(self, first, number, chance).best_of(self.space.everything())
-        return _Models(self, first, number, chance).search()
+            return models.best_of(self.space.everything())
+        return models.search()
+
+    def _evolve(self) -> Evolution:
+        """The CMA-ES of this epoch: it begins anywhere."""
+        count = self.epochs.count
+        if self._evolution is None or self._evolution[0] != count:
+            chance = np.random.default_rng([self._seed, 6, count])
+            start = chance.uniform(0.1, 0.9, self.space.width)
+            self._evolution = count, Evolution(start, int(chance.integers(0, LARGEST_SEED)))
+        return self._evolution[1]
+
+    def from_best(self, number: int) -> dict[str, Any]:
+        """A step from the best point: in turns to other numbers and to another choice."""
+        leader = self._seen.leader()
+        chance = np.random.default_rng([self._seed, 5, number])
+        if leader is None:
+            return self.space.decode(chance.random(self.space.width))
+        alike, count = self._seen.alike(leader), len(self.space.ranges)
+        others = self._other_choices(leader) if number % 2 else []
+        if others:
+            row = others[int(chance.integers(0, len(others)))]
+        elif len(alike) < count + 2:  # too few to model
+            row = np.array(leader)
+            row[:count] += chance.normal(size=count) * 10 ** chance.uniform(-2, -0.5)
+        else:
+            row = _Models(self._seen, 0, number, chance, avoided=self._avoided(), like=leader).search()
+        args = self.space.decode(self.space.snap(row[None])[0])
+        self._pending[number] = self.space.encode(args)
+        return args
+
+    def _other_choices(self, leader: Rows) -> list[Rows]:
+        """The best point with one other choice, for each that was not tried with about the same numbers.
+
+        The numbers are those of the best point, or of the best that has the other choice: either may suit it.
+        """
+        ranked, count = self._seen.ranked(), len(self.space.ranges)
+        found: list[Rows] = []
+        for one in self.space.choices:
+            for at in range(one.columns.start, one.columns.stop):
+                row = np.array(leader)
+                row[one.columns] = 0.0
+                row[at] = APART
+                alike = self._seen.alike(row)
+                for numbers in (row, next((point for point in ranked if point[at] > 0), row)):
+                    tried = np.concatenate([numbers[:count], row[count:]])
+                    if all(np.linalg.norm(known - tried) > NEARBY for known in alike):
+                        found.append(tried)
+        return found
 
     @property
     def _design_size(self) -> int:
@@ -137,28 +300,24 @@ class Surrogate(optuna.samplers.BaseSampler):
 
     def _design(self) -> Rows:
         """A Latin hypercube: each parameter's range is covered evenly, whatever the others do."""
-        chance = np.random.default_rng([self._seed, 1, self._epochs.count])
+        chance = np.random.default_rng([self._seed, 1, self.epochs.count])
         size = self._design_size
         cells = np.array([chance.permutation(size) for _ in range(self.space.width)]).T
         return self.space.snap((cells + chance.random((size, self.space.width))) / size)
 
-    def pending(self) -> Rows:
-        """The points that are being tried."""
-        return np.array(list(self._pending.values())).reshape(-1, self.space.width)
-
-    def seen(self, first: int) -> tuple[Rows, Rows, Rows]:
-        """Points, excesses and objective values from a row on."""
-        return np.array(self._points[first:]), np.array(self._excess[first:]), np.array(self._values[first:])
-
-    def failed(self) -> Rows:
-        """The last points where the tool failed."""
-        return np.array(self._failures[-FITTED:]).reshape(-1, self.space.width)
+    def _avoided(self) -> tuple[Rows, Rows]:
+        """The last points where the tool failed, and those that are being tried."""
+        width = self.space.width
+        failed = np.array(self._failures[-FITTED:]).reshape(-1, width)
+        return failed, np.array(list(self._pending.values())).reshape(-1, width)
 
 
 class Epochs:
     """When to start afresh: after a number of trials without a gain."""
 
-    def __init__(self, parameters: int) -> None:
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+        parameters = len(seen.space.distributions)
         self._patience = {True: 15 + 5 * parameters, False: 10 + 2 * parameters}
         self.count = 0
         self.first_trial = 0
@@ -166,58 +325,118 @@ class Epochs:
         self._scale: Rows | None = None
         self._best: tuple[float, float] | None = None
         self._overall: tuple[float, float] | None = None
+        self._lowest: list[tuple[float, float]] = []
         self._idle = 0
+        self._evolves = False
 
     @property
     def fresh(self) -> bool:
-        """Whether this epoch began with a design of its own; every second one polishes the best instead."""
-        return self.count % 2 == 0
+        """Whether this epoch began with a design of its own; the one after it polishes the best instead."""
+        return self.count % 2 == 0 if self.count < EVOLVES or not self._evolves else self.count % 3 == 2
 
-    def count_trial(self, number: int, rows: int, excess: Sequence[float], value: float) -> None:
+    @property
+    def evolving(self) -> bool:
+        """Whether this epoch is one of CMA-ES: without limits and late in a run, each third."""
+        return self._evolves and self.count >= EVOLVES and self.count % 3 == 1
+
+    def count_trial(self, number: int, excess: Sequence[float], value: float) -> None:
         """Counts a trial; the first trial that exceeds a limit sets its scale."""
         over = np.maximum(np.array(excess, dtype=float), 0.0)
+        self._evolves = not len(over) and len(self._seen.space.ranges) > 1 and not self._seen.space.choices
         if self._scale is None:
             self._scale = np.zeros_like(over)
         self._scale = np.where((self._scale == 0) & (over > 0), over, self._scale)
         total = float(np.sum(over / np.where(self._scale > 0, self._scale, 1.0)))
+        if self._seen.noisy:
+            # One lucky value would hide each later gain; the mean of a few moves on.
+            self._lowest = sorted([*self._lowest, (total, value)])[:LOWEST]
+            total, value = (float(one) for one in np.mean(self._lowest, axis=0))
         if self._gains(total, value):
             self._best, self._idle = (total, value), 0
         else:
             self._idle += 1
         self._overall = min(self._overall or (total, value), (total, value))
-        if self._idle >= self._patience[self.fresh]:
+        if self._idle >= self._patience[self.fresh or self.evolving]:
             self.count += 1
             self.first_trial = number + 1
-            self.first_row = rows if self.fresh else 0
-            self._best, self._idle = (None if self.fresh else self._overall), 0
+            self.first_row = len(self._seen) if self.fresh else 0
+            self._best, self._idle = (self._overall if self._polishing else None), 0
+            self._lowest = []
+
+    @property
+    def _polishing(self) -> bool:
+        return not self.fresh and not self.evolving
 
     def _gains(self, total: float, value: float) -> bool:
-        least = GAIN[self.fresh]
+        least = GAIN[not self._polishing]
         if self._best is None or total < self._best[0] * (1 - least):
             return True
         return total <= self._best[0] and value < self._best[1] - least * abs(self._best[1])
 
 
+class Evolution:
+    """CMA-ES from a point of the cube; which generation a trial belongs to follows from the trials told."""
+
+    def __init__(self, start: Rows, seed: int) -> None:
+        bounds = np.tile([0.0, 1.0], (len(start), 1))
+        self._cma = CMA(mean=start, sigma=STEP, bounds=bounds, seed=seed)
+        self._told: list[tuple[Rows, float]] = []
+
+    def ask(self, seed: int) -> Rows:
+        """The next point."""
+        self._cma.reseed_rng(seed)
+        return self._cma.ask()
+
+    def tell(self, point: Rows, value: float) -> None:
+        """Learns a result; a whole generation moves the search on."""
+        self._told.append((point, value))
+        if len(self._told) == self._cma.population_size:
+            self._cma.tell(self._told)
+            self._told = []
+
+
 class _Models:
     """The models of all metrics for one choice of a point, and what they promise."""
 
-    def __init__(self, sampler: Surrogate, first: int, number: int, chance: Generator) -> None:
-        self._space, self._chance = sampler.space, chance
-        self._failed = sampler.failed()
-        points, excess, values = sampler.seen(first)
+    def __init__(
+        self,
+        seen: Seen,
+        first: int,
+        number: int,
+        chance: Generator,
+        *,
+        avoided: tuple[Rows, Rows] | None = None,
+        like: Rows | None = None,
+    ) -> None:
+        self._space, self._chance = seen.space, chance
+        none = np.zeros((0, self._space.width))
+        self._failed, pending = avoided or (none, none)
+        points, excess, values, counts = seen.rows(first)
+        self._like = like
+        if like is not None:  # only the numbers vary, so only the results with these choices count
+            same = (points[:, len(self._space.ranges) :] == like[len(self._space.ranges) :]).all(axis=1)
+            points, excess, values = points[same], excess[same], values[same]
+            counts = None if counts is None else counts[same]
         limits = np.arcsinh(excess / _scale_of(excess)) if excess.shape[1] else np.zeros((len(points), 0))
-        centred = values - np.median(values)
-        goal = np.arcsinh(centred / _scale_of(centred[:, None])[0])
+        # With noise both scales take turns: each suits another kind of noise.
+        goal = _goal_of(values) if counts is None or number % 2 else _noisy_goal_of(values)
+        self._aimless = seen.aimless
         order = np.lexsort((goal, np.maximum(limits, 0.0).sum(axis=1)))
         chosen = _fitted(points, order, max(FITTED, 3 * self._space.width))
         limits = _deepened(points[chosen], limits[chosen])
-        self._known = np.vstack([points[chosen], self._failed, sampler.pending()])
+        self._known = np.vstack([points[chosen], self._failed, pending])
         self._limits = limits.shape[1]
-        self._model = Interpolant(points[chosen], np.column_stack([limits, goal[chosen]]))
-        self._leaders = points[order[:5]]
-        self._aimless = sampler.aimless
+        weights = None if counts is None else counts[chosen]
+        self._model = Interpolant(points[chosen], np.column_stack([limits, goal[chosen]]), weights)
         self._gap = max(GAPS[number % len(GAPS)], 1e-9)
         self._margin = 10 ** chance.uniform(-5, -1.5) if chance.random() < 0.7 else 0.0
+        self._measured = points[chosen]
+        self._leaders = points[order[:5]] if counts is None else self._measured[self._order_of(self._measured)[:5]]
+
+    def best_known(self) -> Rows:
+        """The measured point that the models rank best."""
+        self._margin = 0.0
+        return self._measured[self._order_of(self._measured)[0]]
 
     def best_of(self, points: Rows) -> Rows:
         """The most promising of these points."""
@@ -227,7 +446,10 @@ class _Models:
         """The most promising point that a small evolution on the models finds; it makes no evaluation."""
         chance, width = self._chance, self._space.width
         starts = np.repeat(self._leaders, 200 // len(self._leaders), axis=0)
-        pool = self._space.snap(np.vstack([chance.random((100, width)), self._perturbed(starts, -3.0, -0.5)]))
+        anywhere = chance.random((100, width))
+        if self._like is not None:
+            anywhere[:, len(self._space.ranges) :] = self._like[len(self._space.ranges) :]
+        pool = self._space.snap(np.vstack([anywhere, self._perturbed(starts, -3.0, -0.5)]))
         for _ in range(ROUNDS):
             parents = pool[self._ranked(pool)[:PARENTS]]
             a, b, c = chance.integers(0, len(parents), (3, CHILDREN))
@@ -244,22 +466,26 @@ class _Models:
         noise = chance.normal(size=shape) * 10 ** chance.uniform(least, most, (len(rows), 1))
         hops = chance.choice([-1.0, 1.0], size=shape) * self._space.spacing * (chance.random(shape) < 0.3)
         moved[:, :count] += noise * (chance.random(shape) < 0.7) + hops
-        for one in self._space.choices:
+        for one in self._space.choices if self._like is None else ():
             other = chance.random(len(rows)) < 0.2
             moved[other, one.columns] = chance.random((int(other.sum()), len(one.choices)))
         return moved
 
     def _ranked(self, rows: Rows) -> NDInts:
         """The rows by promise: limits first, then the objective; rows too near to a known point come last."""
-        seen = self._model(rows)
-        limits = seen[:, : self._limits]
-        over = np.maximum(limits + self._margin, 0.0).sum(axis=1)
         near = distances(rows, self._known).min(axis=1)
-        over += np.where(near < self._gap, TAKEN, 0.0)
+        over = np.where(near < self._gap, TAKEN, 0.0)
         if len(self._failed):
             over += np.where(distances(rows, self._failed).min(axis=1) <= near, 1.0, 0.0)
+        return self._order_of(rows, over)
+
+    def _order_of(self, rows: Rows, over: Rows | float = 0.0) -> NDInts:
+        """The rows by what the models say alone, and by what they have `over` besides."""
+        seen = self._model(rows)
+        limits = seen[:, : self._limits]
+        beyond = np.maximum(limits + self._margin, 0.0).sum(axis=1) + over
         goal = limits.max(axis=1) if self._aimless and self._limits else seen[:, self._limits]
-        return np.lexsort((goal, over))
+        return np.lexsort((goal, beyond))
 
 
 NDInts = np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -287,6 +513,19 @@ def _deepened(points: Rows, limits: Rows) -> Rows:
         slope = float(np.median(limits[~kept, column] / np.maximum(apart.min(axis=0), 1e-9)))
         found[kept, column] = -slope * apart.min(axis=1)
     return found
+
+
+def _goal_of(values: Rows) -> Rows:
+    """The objective on a scale on which a few huge values do not drown the others."""
+    centred = values - np.median(values)
+    return np.arcsinh(centred / _scale_of(centred[:, None])[0])
+
+
+def _noisy_goal_of(values: Rows) -> Rows:
+    """The same for noise, which is often larger where values are: logarithmic down to the best twentieth."""
+    gap = values - values.min()
+    near = np.sort(gap)[: max(4, len(gap) // 20)]
+    return np.log1p(gap / max(float(near[-1]), 1e-300))
 
 
 def _scale_of(columns: Rows) -> Rows:

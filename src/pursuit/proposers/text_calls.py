@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import msgspec
 
 from pursuit.core.events import WantedCall
-from pursuit.proposers.language import OfferedTool
-from pursuit.proposers.prompt import as_row
+from pursuit.proposers.language import OfferedTool, as_row
 
 LONGEST = 256 * 1024
 _THOUGHT = re.compile(r"</think(?:ing)?>|<think(?:ing)?>", re.IGNORECASE)
@@ -63,7 +62,7 @@ def read_calls(text: str) -> Written:
     return Written(calls, _words(f"{around} {_why(value)}"))
 
 
-def wanted_call(name: object, args: object) -> WantedCall:
+def wanted_call(name: object, args: object, call_id: str = "") -> WantedCall:
     """One call as the model wrote it; arguments that the ledger cannot store are malformed."""
     try:
         encoded = args if isinstance(args, str) else msgspec.json.encode({} if args is None else args)
@@ -72,8 +71,8 @@ def wanted_call(name: object, args: object) -> WantedCall:
         read = None
     shown = storable(str(name))[:200]
     if isinstance(read, dict):
-        return WantedCall(name=shown, args=cast("dict[str, Any]", read))
-    return WantedCall(name=shown, malformed=storable(str(args)[:1_000]))
+        return WantedCall(name=shown, args=cast("dict[str, Any]", read), id=storable(call_id))
+    return WantedCall(name=shown, malformed=storable(str(args)[:1_000]), id=storable(call_id))
 
 
 def storable(text: str) -> str:

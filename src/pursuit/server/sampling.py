@@ -7,13 +7,15 @@ Invariant: each result of a client is an answer or a reason why there is none (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     CONNECTION_CLOSED,
+    ContentBlock,
     CreateMessageRequest,
     CreateMessageRequestParams,
     CreateMessageResultWithTools,
@@ -22,12 +24,14 @@ from mcp_types import (
     TextContent,
     Tool,
     ToolChoice,
+    ToolResultContent,
     ToolUseContent,
 )
 from pydantic import ValidationError
 
 from pursuit.core.events import ModelAnswer
-from pursuit.proposers.language import ModelRequest, NoAnswer, NoAnswerYet
+from pursuit.proposers.conversation import quoted
+from pursuit.proposers.language import AssistantMessage, Message, ModelRequest, NoAnswer, NoAnswerYet, UserMessage
 from pursuit.proposers.text_calls import describe_tools, read_calls, storable, wanted_call
 from pursuit.server.errors import Context, as_object
 
@@ -62,9 +66,13 @@ class _Form:
 
     def filled(self, request: ModelRequest) -> CreateMessageRequest:
         """The question; a client whose model takes no tools gets them described in the prompt."""
-        prompt = request.prompt if self.native else f"{describe_tools(request.tools)}\n\n{request.prompt}"
+        messages = request.messages
+        if not self.native:
+            first, *rest = messages
+            told = describe_tools(request.tools)
+            messages = [UserMessage(f"{told}\n\n{first.text}"), *rest] if isinstance(first, UserMessage) else messages
         params = CreateMessageRequestParams(
-            messages=[SamplingMessage(role="user", content=TextContent(text=prompt))],
+            messages=_merged(_message(one, native=self.native) for one in messages),
             system_prompt=request.system,
             max_tokens=request.max_tokens,
             temperature=request.temperature,
@@ -75,19 +83,53 @@ class _Form:
                 Tool(name=tool.name, description=tool.description, input_schema=dict(tool.schema))
                 for tool in request.tools
             ]
-            params.tool_choice = ToolChoice(mode="required")
+            params.tool_choice = ToolChoice(mode="auto")
         return CreateMessageRequest(params=params)
 
     def read(self, result: CreateMessageResultWithTools) -> ModelAnswer:
         """The answer; MCP does not say what it used up, so it counts as nothing."""
         calls = [
-            wanted_call(part.name, part.input) for part in result.content_as_list if isinstance(part, ToolUseContent)
+            wanted_call(part.name, part.input, part.id)
+            for part in result.content_as_list
+            if isinstance(part, ToolUseContent)
         ]
         text = storable("\n".join(part.text for part in result.content_as_list if isinstance(part, TextContent)))
         if not calls and not self.native:
             calls, text = read_calls(text)
         model = storable(result.model)[:200]
         return ModelAnswer(calls=calls, text=text, model=model, cut=result.stop_reason == "maxTokens")
+
+
+def _message(message: Message, *, native: bool) -> tuple[Literal["user", "assistant"], list[Any]]:
+    """A message in MCP's form: with its calls and results, or, for a model that takes no tools, in words."""
+    if isinstance(message, UserMessage):
+        return "user", [TextContent(text=message.text)]
+    if isinstance(message, AssistantMessage):
+        answer = message.answer
+        texts = [TextContent(text=answer.text)] if answer.text else []
+        if native:
+            calls = [ToolUseContent(name=call.name, id=call.id, input=call.args or {}) for call in answer.calls]
+            return "assistant", [*texts, *calls]
+        rows = [{"tool": call.name, "args": call.args or {}} for call in answer.calls]
+        return "assistant", [TextContent(text=json.dumps({"why": answer.text, "calls": rows}))]
+    if native:
+        content: list[ContentBlock] = [TextContent(text=message.text)]
+        return "user", [ToolResultContent(tool_use_id=message.call_id, content=content, is_error=message.failed)]
+    return "user", [TextContent(text=f"The result of {message.tool}:\n{quoted(message.text)}")]
+
+
+def _merged(parts: Iterable[tuple[Literal["user", "assistant"], list[Any]]]) -> list[SamplingMessage]:
+    """Messages whose roles alternate: several results and the words after them are one."""
+    found: list[SamplingMessage] = []
+    for role, content in parts:
+        if found and found[-1].role == role:
+            found[-1].content = [*found[-1].content_as_list, *content]
+        else:
+            found.append(SamplingMessage(role=role, content=content))
+    for message in found:
+        if len(message.content_as_list) == 1:
+            message.content = message.content_as_list[0]
+    return found
 
 
 class PushedModel:

@@ -33,9 +33,7 @@ from pursuit.core.state import SCRIPT_SOURCE
 from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
 from pursuit.proposers.language import Models
-from pursuit.proposers.model import lack_of_room
 from pursuit.proposers.objective import aim_of
-from pursuit.proposers.prompt import LEAST, LIMIT
 from pursuit.proposers.search import require_search
 from pursuit.sandbox import missing_modules
 from pursuit.upstream.pool import Pool
@@ -235,13 +233,20 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
     """
     if not isinstance(mission.proposer, ModelProposer):
         return []
-    name = mission.proposer.model
+    names = {"proposer.model": mission.proposer.model}
+    names |= {f"proposer.fallback[{place}]": name for place, name in enumerate(mission.proposer.fallback)}
+    return [fault for field, name in names.items() for fault in await _one_model(mission, models, among, field, name)]
+
+
+async def _one_model(
+    mission: Mission, models: Models, among: Collection[str] | None, field: str, name: str
+) -> list[Fault]:
     if among is not None and name not in among:
-        return [Fault(field="proposer.model", reason=_not_yours(name, among))]
+        return [Fault(field=field, reason=_not_yours(name, among))]
     try:
         await models.check(name)
     except (ExtraMissing, ModelUnavailable) as error:
-        return [Fault(field="proposer.model", reason=error.message)]
+        return [Fault(field=field, reason=error.message)]
     if mission.budget.max_cost_usd != -1 and not models.priced(name):
         reason = (
             f"the price of {name} is not known, so this cap cannot be kept; "
@@ -272,18 +277,6 @@ def _exclude(one: MetricThreshold, other: MetricThreshold) -> bool:
     low, high = sorted((one.target, other.target))
     tried = (math.nextafter(low, -math.inf), low, (low + high) / 2, high, math.nextafter(high, math.inf))
     return not any(holds(one, value) and holds(other, value) for value in tried)
-
-
-def prompt_warnings(mission: Mission, room: int) -> list[str]:
-    """A warning if the operator's own texts are longer than a prompt may be."""
-    limit = max(room, LEAST)
-    missing = lack_of_room(mission, limit)
-    if not missing:
-        return []
-    return [
-        f"directive, instructions and criteria do not fit into a prompt of {limit} bytes and are cut in it; "
-        f"say them shorter, or set prompt_bytes = {limit + missing} under [settings] in pursuit.toml"
-    ]
 
 
 def _not_yours(name: str, among: Collection[str]) -> str:
@@ -317,11 +310,10 @@ async def admit(
     models: Models | None = None,
     *,
     among: Collection[str] | None = None,
-    room: int | None = None,
 ) -> Admitted:
     """Connects the servers that the mission needs and resolves every name in it; its language model is looked for.
 
-    `among` are the models that it may have; None is any. `room` is how long a prompt for one may be.
+    `among` are the models that it may have; None is any.
     """
     if isinstance(mission.proposer, SearchProposer):
         require_search()
@@ -349,7 +341,7 @@ async def admit(
         tools=tuple(tools),
         denied=tuple(name for name in named if name not in tools),
         parameters={name: list(catalogue.tools[name].input_schema.get("properties") or ()) for name in tools},
-        warnings=(*_warnings(mission, tools, catalogue), *prompt_warnings(admitted, room or LIMIT)),
+        warnings=tuple(_warnings(mission, tools, catalogue)),
     )
 
 

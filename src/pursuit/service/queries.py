@@ -29,6 +29,7 @@ from pursuit.core.events import (
     IterationEnded,
     IterationProposed,
     ScriptEnded,
+    TurnContinued,
     decode,
 )
 from pursuit.core.fold import advance
@@ -104,15 +105,24 @@ def _add(row: dict[str, Any], event: AnyEvent, *, full: bool) -> None:
                 row["criteria"] = [msgspec.to_builtins(result) for result in event.criteria]
                 row["observation"] = _observation(row)
                 row["calls"] = list(row["calls"].values())
-        case CallIntended() | CallSettled() | CallRefused() | ScriptEnded() if full:
+        case CallIntended() | CallSettled() | CallRefused() | ScriptEnded() | TurnContinued() if full:
             _add_detail(row, event)
         case _:
             pass
 
 
-def _add_detail(row: dict[str, Any], event: CallIntended | CallSettled | CallRefused | ScriptEnded) -> None:
+def _add_detail(
+    row: dict[str, Any], event: CallIntended | CallSettled | CallRefused | ScriptEnded | TurnContinued
+) -> None:
     calls: dict[str, dict[str, Any]] = row.setdefault("calls", {})
     match event:
+        case TurnContinued():
+            strategy = row["strategy"]
+            strategy.setdefault("tool_calls", []).extend(
+                {"tool_name": call.tool, "args": call.args} for call in event.calls
+            )
+            if event.rationale is not None:
+                strategy["rationale"] = event.rationale
         case CallIntended() | CallRefused():
             call = calls.setdefault(event.call_id, {"call_id": event.call_id})
             call.update(tool=event.tool, args=event.args, purpose=event.purpose)
@@ -210,6 +220,8 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "report": f"mission://{mission_id}/report" if state.report is not None else None,
         "parent": state.parent,
         "children": children_rows(state) or None,
+        "notes": state.notes or None,
+        "model": _model_row(state),
         "best_point": best_row(state.best_points.best()),
         "mode": state.mode,
     }
@@ -230,6 +242,14 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "warnings": list(state.warnings),
         **{key: value for key, value in optional.items() if value is not None},
     }
+
+
+def _model_row(state: MissionState) -> dict[str, Any] | None:
+    """What the language model used beyond the budget's sums; `estimated` were in flight when their process died."""
+    if state.conversation is None:
+        return None
+    row = {"name": state.asked_of, "cached_tokens": state.cached_tokens, "requests_kept": len(state.exchanges)}
+    return row | ({"estimated_tokens": state.estimated_tokens} if state.estimated_tokens else {})
 
 
 def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:

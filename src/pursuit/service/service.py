@@ -6,7 +6,7 @@ Invariant: an operation that is refused has changed nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from pursuit.errors import (
     Conflict,
     Fault,
     InvalidArgument,
+    ModelUnavailable,
     NotPaused,
     Overtaken,
     PursuitError,
@@ -45,8 +46,9 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.ledger.contract import ANY, Draft
-from pursuit.proposers.language import LanguageModel, Models
+from pursuit.proposers.language import LanguageModel, Models, NoAnswer
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal
+from pursuit.service.conversations import Conversations
 from pursuit.service.mission_admission import admit
 from pursuit.service.queries import Queries, history_page, new_mission_id, outcome_rows, require_id
 from pursuit.upstream.pool import Pool
@@ -150,8 +152,33 @@ class Service(Queries):
     checks: Mapping[str, Mapping[str, Any]]
     models: Models | None = None
     client_models: frozenset[str] = frozenset()
-    prompt_bytes: int | None = None
     caller: Caller = OPERATOR
+
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations of the missions with their language models."""
+        return Conversations(ledger=self.ledger, source=self.driver.source)
+
+    async def prompt(self, mission_id: str, iteration: int | None = None) -> dict[str, Any]:
+        """The requests of an iteration as they were sent, or the one that is sent next."""
+        await self.state(mission_id)
+        return await self.conversations.shown(mission_id, iteration)
+
+    async def replay(self, mission_id: str, model: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Replays a conversation from the ledger; with another model, up to the first answer that differs.
+
+        Raises `ModelUnavailable` if that model cannot be asked.
+        """
+        await self.state(mission_id)
+        asked = None
+        if model is not None and self.models is not None:
+            await self.models.check(model)
+            asked = self.models.open(model)
+        try:
+            async for row in self.conversations.replayed(mission_id, asked):
+                yield row
+        except NoAnswer as error:
+            raise ModelUnavailable(str(error), model=model) from error
 
     async def start(
         self,
@@ -172,7 +199,7 @@ class Service(Queries):
         file that it was read from, `mode` the policy mode that the operator chose for it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
-        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, room=self.prompt_bytes)
+        admitted = await admit(mission, self.pool, self.checks, self.models, among=among)
         mission_id = (session_id or new_mission_id()) if child_of is None else child_of.session_id
         created = MissionCreated(
             at=self.clock.now(),

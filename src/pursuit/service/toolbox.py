@@ -22,7 +22,7 @@ from pursuit.core.events import AnyEvent, MissionCreated, ModelAnswer
 from pursuit.core.fold import advance
 from pursuit.core.mission import SPAWN, Mission, Proposal, RepeatProposer, ReplayProposer
 from pursuit.core.state import MissionState
-from pursuit.core.tools import SPAWN_TOOL, CallFailed, Tool, ToolResult
+from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, CallFailed, Tool, ToolResult
 from pursuit.engine.context import Deadline, Settings, Tools
 from pursuit.engine.driver import ProposerFactory
 from pursuit.engine.models import affordable, offered
@@ -38,7 +38,7 @@ from pursuit.errors import (
 )
 from pursuit.policy.rules import Layers, conditional_rules, decide
 from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
-from pursuit.proposers.contract import Failed, Proposer, Waiting
+from pursuit.proposers.contract import Broken, Failed, Proposer, Turn, Waiting
 from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswer, ProposerContext
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.mission_admission import admit
@@ -222,12 +222,11 @@ class Planner:
     checks: Mapping[str, Mapping[str, Any]]
     models: Models
     proposer_for: ProposerFactory
-    prompt_bytes: int | None = None
     model_timeout: float = 600.0
 
     async def plan(self, mission: Mission) -> dict[str, Any]:
         """The first proposal of a mission, each of its calls with policy's word, and what asking for it used up."""
-        admitted = await admit(mission, self.host.pool, self.checks, self.models, room=self.prompt_bytes)
+        admitted = await admit(mission, self.host.pool, self.checks, self.models)
         created = MissionCreated(
             mission=admitted.mission.model_dump(mode="json"), tools=list(admitted.tools), parameters=admitted.parameters
         )
@@ -238,7 +237,10 @@ class Planner:
         async def past(after: int) -> list[tuple[int, AnyEvent]]:
             return [(1, created)] if after < 1 else []
 
-        means = ProposerContext(tools=offered(state, tools), record=partial(_Counted, spent), past=past)
+        async def blob(_digest: str) -> bytes | None:
+            return None
+
+        means = ProposerContext(tools=offered(state, tools), record=partial(_Counted, spent), past=past, blob=blob)
         shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
         frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
         return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
@@ -250,12 +252,16 @@ async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[
     for _ in range(1 + REPAIRS):
         answer = await proposer.propose(state, reasons)
         match answer:
+            case Waiting(waiting_for="model"):
+                return {"failed": [answer.detail]}
             case Waiting():
                 return {"waiting_for": answer.waiting_for}
-            case Failed():
+            case Failed() | Broken():
                 reasons = [answer.reason]
-                if answer.final:
+                if isinstance(answer, Broken) or answer.final:
                     break
+            case Turn():
+                return {"failed": list(answer.failed)} if answer.failed else _turn(tools, answer)
             case Proposal():
                 reasons = faults_in(state, tools, answer, own=proposer.operators_own)
                 if not reasons:
@@ -263,15 +269,30 @@ async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[
     return {"failed": list(reasons)}
 
 
+def _turn(tools: Tools, answer: Turn) -> dict[str, Any]:
+    """The calls of a model's first answer; what is wrong with one of them is the reason why it would be refused."""
+    calls: list[dict[str, Any]] = []
+    for call in answer.calls:
+        fault = call.fault or "; ".join(tools.check(call.tool, call.args) if tools.get(call.tool) is not None else ())
+        decision, reason = ("deny", fault) if fault else _decision(tools, call.tool, call.args)
+        calls.append({"name": call.tool, "args": call.args, "decision": decision, "reason": reason})
+    return {"calls": calls, "script": answer.script, "rationale": answer.rationale}
+
+
+def _decision(tools: Tools, name: str, args: Mapping[str, Any]) -> tuple[str, str]:
+    """What policy says of a call."""
+    tool = tools.get(name)
+    if tool is None:
+        return ("allow", "it is Pursuit's own") if name in OWN_TOOLS else ("deny", tools.missing(name))
+    ruling = tools.rule(tool, args)
+    return ruling.decision, ruling.reason
+
+
 def _shown(state: MissionState, tools: Tools, proposal: Proposal) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     for call in proposal.tool_calls or ():
         name = qualified(state, call.tool_name) or call.tool_name
-        tool = tools.get(name)
-        decision, reason = "deny", tools.missing(name)
-        if tool is not None:
-            ruling = tools.rule(tool, call.args)
-            decision, reason = ruling.decision, ruling.reason
+        decision, reason = _decision(tools, name, call.args)
         calls.append({"name": name, "args": dict(call.args), "decision": decision, "reason": reason})
     return {"calls": calls, "script": proposal.script, "rationale": proposal.rationale}
 

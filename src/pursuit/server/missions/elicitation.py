@@ -177,8 +177,7 @@ class Elicitation:
     async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
         """Whether one of these questions still waits for an answer."""
         state = await self._state_of(mission_id)
-        asks_model = state.open is None and not state.terminal
-        if asks_model and question_name(state.iteration_count, len(state.answers)) in questions:
+        if not state.terminal and question_name(state.current_index, len(state.answers)) in questions:
             return True
         return any(row["approval_id"] in questions for row in await self._approvals.open(mission_id))
 

@@ -1,0 +1,297 @@
+"""What a conversation with a model costs: tokens against other agents, and our own time for a request.
+
+Tokens: Pursuit, pydantic-ai's `Agent` and LangGraph's ReAct agent do the same coding task of forty steps with the same
+scripted model, behind the stand-ins of the tests (`tests/servers`), which validate our requests, count the tokens and
+simulate the provider's prompt cache. The peers' requests are only counted, and their caches are on. Compared are the
+requests that every agent makes.
+
+Time: a mission with a model that answers at once. Our time for a request is what passes outside of the model between
+the phases `propose` and `execute`: fold, build, record. The floor is `json.dumps` of the same messages and one commit
+of one row (WAL, synchronous=FULL), measured at the same request.
+
+Run: python benchmarks/models.py [--check | --smoke]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
+from ledger_floor import open_floor
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "servers"))
+os.environ["TASK_STEPS"] = str(sized(40, 9))  # for this process and those that it starts
+
+from coding_task import GOAL, INSTRUCTIONS, MODELS, STEPS, Workspace, plan  # noqa: E402
+from model_endpoint import EndpointProcess  # noqa: E402
+from react_peer import interpreter  # noqa: E402
+
+from pursuit import Budget, Mission, Runtime, metric  # noqa: E402
+from pursuit.config.configuration import Configuration  # noqa: E402
+from pursuit.core.events import ModelAnswer, WantedCall  # noqa: E402
+from pursuit.core.state import MissionState  # noqa: E402
+from pursuit.engine.driver import Driver  # noqa: E402
+from pursuit.proposers.choice import Choice  # noqa: E402
+from pursuit.proposers.language import Terms  # noqa: E402
+
+SHAPES = ("openai-chat",) if SMOKE else tuple(MODELS)
+FROM = sized(10, 4)
+"""The request from which on the cache must hold most of what is sent."""
+ROUNDS = sized(5, 1)
+BEFORE, SLICE = sized(3, 1), sized(2, 1)
+"""Iterations of the young mission before it is measured, up to about 200 events, and those measured in a round."""
+LATE = sized(1_800, 100)
+"""Events of the old mission before it is measured, up to about 2,200."""
+PROPOSERS = {
+    "openai-chat": "openai:gpt-4o-mini",
+    "openai-responses": "openai-responses:gpt-5-mini",
+    "anthropic": "anthropic:claude-haiku-4-5",
+}
+
+
+# -- tokens
+
+
+def coding_mission(proposer: Any) -> Mission:
+    return Mission(
+        directive=GOAL,
+        criteria=[metric("failed") <= 0],
+        budget=Budget(max_iterations=10 * STEPS),
+        allow_all_tools=True,
+        stagnation_threshold="off",
+        proposer=proposer,
+    )
+
+
+def by_pursuit(shape: str, folder: Path) -> None:
+    async def run() -> None:
+        servers = {"code": Workspace().tools}
+        async with Runtime(state=folder / "ledger.db", config=Configuration(), servers=servers) as runtime:
+            proposer = {"kind": "model", "model": PROPOSERS[shape], "instructions": INSTRUCTIONS}
+            report = await runtime.pursue(coding_mission(proposer))
+            assert report.verdict_reason == "criteria_met", report.verdict_reason
+
+    anyio.run(run)
+
+
+def by_pydantic_ai(shape: str, _folder: Path) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.usage import UsageLimits
+
+    cached = ("anthropic_cache_instructions", "anthropic_cache_tool_definitions", "anthropic_cache_messages")
+    settings: Any = dict.fromkeys(cached, True) if shape == "anthropic" else {}
+    name = f"{shape}:{MODELS[shape]}"
+    agent = Agent(name, tools=Workspace().tools, instructions=INSTRUCTIONS, model_settings=settings)
+    agent.run_sync(GOAL, usage_limits=UsageLimits(request_limit=None))
+
+
+def by_langgraph(shape: str, _folder: Path) -> None:
+    words = [interpreter(), str(HERE / "react_peer.py"), shape]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "LANGSMITH_TRACING": "false"})
+
+
+PEERS: dict[str, Callable[[str, Path], None]] = {"pydantic-ai": by_pydantic_ai}
+if not SMOKE:
+    PEERS["LangGraph"] = by_langgraph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Input tokens of the requests that every agent makes."""
+
+    total: int
+    uncached: int
+    share: float
+    """What the cache held of them from the request `FROM` on."""
+
+
+def tokens_of(agent: Callable[[str, Path], None], shape: str) -> Tokens:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script, strict = HERE / "coding_task.py", agent is by_pursuit
+        with EndpointProcess.serving(script, "model", folder / "seen.jsonl", strict=strict) as endpoint:
+            os.environ.update(endpoint.environment)
+            agent(shape, folder)
+        seen = endpoint.seen()[:STEPS]
+    assert [request["shape"] for request in seen] == [shape] * STEPS, f"{len(seen)} requests instead of {STEPS}"
+    used = [request["usage"] for request in seen]
+    cached = [one["cached"] for one in used]
+    totals = [sum(one.values()) for one in used]
+    return Tokens(
+        total=sum(totals),
+        uncached=sum(totals) - sum(cached),
+        share=sum(cached[FROM - 1 :]) / sum(totals[FROM - 1 :]),
+    )
+
+
+def compared() -> list[Figure]:
+    figures: list[Figure] = []
+    for shape in SHAPES:
+        ours = tokens_of(by_pursuit, shape)
+        print(f"{shape}: {ours}", flush=True)
+        theirs = {name: tokens_of(run, shape) for name, run in PEERS.items()}
+        for name, one in {"Pursuit": ours, **theirs}.items():
+            figures.append(Figure(what=f"{shape}: input tokens of {name}", value=one.total / 1_000, unit="k"))
+            figures.append(Figure(what="  not from the cache", value=one.uncached / 1_000, unit="k"))
+            figures.append(Figure(what=f"  from the cache, from request {FROM} on", value=one.share * 100, unit="%"))
+        least, fresh = min(one.total for one in theirs.values()), min(one.uncached for one in theirs.values())
+        figures += [
+            Figure(what=f"{shape}: input tokens", value=ours.total / least, unit="x the better peer", limit=1.1),
+            Figure(what="  not from the cache", value=ours.uncached / fresh, unit="x the better peer", limit=1.1),
+            Figure(what="  from the cache", value=ours.share * 100, unit="%", rule=">=", limit=80),
+        ]
+    return figures
+
+
+# -- time
+
+
+@dataclass(slots=True, kw_only=True)
+class Instant:
+    """A model that answers at once with the next call; and the clock of our own time around it."""
+
+    floor: sqlite3.Connection
+    call: Callable[[int], tuple[str, dict[str, Any]]]
+    name: str = "instant:model"
+    terms: Terms = field(default_factory=Terms)
+    ours: list[float] = field(default_factory=list[float])
+    floors: list[float] = field(default_factory=list[float])
+    began: float = 0.0
+    before: float = 0.0
+    ended: float = 0.0
+
+    def open(self, _name: str) -> Instant:
+        return self
+
+    async def check(self, _name: str) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+    def priced(self, _name: str) -> bool:
+        return False
+
+    async def answer(self, request: Any) -> ModelAnswer:
+        self.before = time.perf_counter() - self.began
+        plain = msgspec.to_builtins([request.system, *(message.sent for message in request.messages)])
+        begin = time.perf_counter()
+        body = json.dumps(plain).encode()
+        self.floor.execute("BEGIN IMMEDIATE")
+        self.floor.execute("INSERT INTO rows (body) VALUES (?)", (body[-500:],))
+        self.floor.execute("COMMIT")
+        self.floors.append(time.perf_counter() - begin)
+        place = len(self.floors) - 1
+        name, args = self.call(place)
+        call = WantedCall(name=f"code__{name}", args=args, id=f"call_{place}")
+        answer = ModelAnswer(calls=[call], text=f"Step {place}.", model=self.name, input_tokens=100, output_tokens=10)
+        self.ended = time.perf_counter()
+        return answer
+
+    def observe(self, _mission: str, phase: str, _state: MissionState) -> None:
+        now = time.perf_counter()
+        if phase == "propose":
+            self.began = now
+        elif phase == "execute" and len(self.ours) < len(self.floors):
+            self.ours.append(self.before + now - self.ended)
+
+
+def step(number: int) -> dict[str, Any]:
+    """One small step."""
+    return {"text": f"step {number} is done", "metrics": {"failed": 1}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A mission whose requests are timed."""
+
+    model: Instant
+    driver: Driver
+    mission_id: str
+
+    @classmethod
+    async def begin(cls, runtime: Runtime, model: Instant) -> Timed:
+        choice = Choice(models=model)
+        driver = replace(runtime.service.driver, proposer_for=choice, ready=choice.ready)
+        service = replace(runtime.service, driver=driver, models=model)
+        started = await service.start(coding_mission({"kind": "model", "model": model.name}))
+        return cls(model=model, driver=driver, mission_id=started.session_id)
+
+    async def drive(self, iterations: int | None = None) -> float:
+        """The median of our times for the requests of so many iterations."""
+        first = len(self.model.ours)
+        await self.driver.drive(self.mission_id, iterations=iterations, observer=self.model.observe)
+        return statistics.median(self.model.ours[first:])
+
+    async def events(self) -> int:
+        return len(await self.driver.ledger.read(self.mission_id))
+
+
+async def in_time(folder: Path) -> list[Figure]:
+    floor = open_floor(folder)
+    coding: list[float] = []
+    young: list[float] = []
+    old: list[float] = []
+
+    def instant(call: Callable[[int], tuple[str, dict[str, Any]]]) -> Instant:
+        return Instant(floor=floor, call=call)
+
+    def little(place: int) -> tuple[str, dict[str, Any]]:
+        return "step", {"number": place}
+
+    for number in range(ROUNDS + 1):
+        servers = {"code": Workspace().tools}
+        async with Runtime(state=folder / f"{number}.db", config=Configuration(), servers=servers) as runtime:
+            run = await Timed.begin(runtime, instant(plan))
+            await run.drive()
+            assert len(run.model.ours) == STEPS, f"{len(run.model.ours)} requests instead of {STEPS}"
+            if number > 0:  # the first round warms everything up
+                ratios = [ours / floor for ours, floor in zip(run.model.ours, run.model.floors, strict=True)]
+                coding.append(statistics.median(ratios))
+    async with Runtime(state=folder / "old.db", config=Configuration(), servers={"code": [step]}) as runtime:
+        ageing = await Timed.begin(runtime, instant(little))
+        while await ageing.events() < LATE:
+            await ageing.drive(SLICE)
+        for _ in range(ROUNDS):
+            youth = await Timed.begin(runtime, instant(little))
+            await youth.drive(BEFORE)
+            young.append(await youth.drive(SLICE))
+            early = await youth.events()
+            old.append(await ageing.drive(SLICE))
+        late = await ageing.events()
+    floor.close()
+    return [
+        Figure(what="our time for a request of the task", value=statistics.median(coding), unit="x the floor", limit=2),
+        Figure(
+            what=f"our time for a small request, up to {early:,} events",
+            value=statistics.median(young) * 1e3,
+            unit="ms",
+        ),
+        Figure(what=f"  at {late:,} events, by that", value=ratio_of_rounds(old, young), unit="x", limit=1.3),
+    ]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        spent = anyio.run(in_time, Path(name))
+    for figure in spent:
+        print(*figure.row(), flush=True)
+    finish(f"A coding task of {STEPS} steps with a scripted model", [*compared(), *spent])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Looks into the conversation of a mission with its language model: what was sent, what is sent next, and replays.
+
+Invariant: a request of the past is rebuilt from the events before it; its digest, which was recorded when it was sent,
+says whether it is the same to the byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pursuit.core.decision import decide
+from pursuit.core.events import AnyEvent, IterationEnded, ModelAnswer, ModelAnswered, ModelAsked, decode
+from pursuit.core.fold import advance
+from pursuit.core.mission import AskedProposer
+from pursuit.core.state import MissionState
+from pursuit.core.tools import OWN_TOOLS
+from pursuit.engine.driver import ToolSource
+from pursuit.engine.models import offered
+from pursuit.errors import InvalidArgument
+from pursuit.ledger.contract import Ledger
+from pursuit.proposers.choice import NoSampler
+from pursuit.proposers.conversation import CHARACTERS, read_answer
+from pursuit.proposers.language import (
+    AssistantMessage,
+    LanguageModel,
+    ModelRequest,
+    OfferedTool,
+    ProposerContext,
+    ToolMessage,
+)
+from pursuit.proposers.model import AskModel, ToolNames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversations:
+    """The conversations in a ledger."""
+
+    ledger: Ledger
+    source: ToolSource
+
+    async def shown(self, mission_id: str, iteration: int | None = None) -> dict[str, Any]:
+        """The requests of an iteration as they were sent, or the one that is sent next."""
+        events = await self._events(mission_id)
+        if iteration is None:
+            state = _folded(events)
+            request = await (await self._asker(mission_id, state)).request(state)
+            return {"session_id": mission_id, "requests": [_row(request, None, None)]}
+        rows = [
+            _row(request, asked, answered)
+            async for asked, answered, request, _state in self._requests(mission_id, events)
+            if asked.iteration == iteration
+        ]
+        if not rows:
+            raise InvalidArgument(f"no request of iteration {iteration} of {mission_id} is recorded")
+        return {"session_id": mission_id, "requests": rows}
+
+    async def replayed(self, mission_id: str, model: LanguageModel | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Each recorded request, rebuilt by this release, and each verdict, decided again from its facts.
+
+        With a model, it is asked each request in turn, with the recorded results, up to the first answer that differs.
+        """
+        events = await self._events(mission_id)
+        async for asked, answered, request, _state in self._requests(mission_id, events):
+            recorded = None if answered is None else await read_answer(answered, self.ledger.blob)
+            row: dict[str, Any] = {
+                "iteration": asked.iteration,
+                "request": asked.attempt,
+                "same_request": request.digest() == asked.digest,
+                "calls": _calls(recorded),
+            }
+            if model is None or recorded is None:
+                yield row
+                continue
+            answer = await model.answer(request)
+            same = _calls(answer) == _calls(recorded)
+            used = {"tokens": answer.input_tokens + answer.output_tokens, "cost_usd": answer.cost_usd}
+            yield {**row, "model": model.name, "same_calls": same, "used": used, "new_calls": _calls(answer)}
+            if not same:
+                return
+        for event in events:
+            if isinstance(event, IterationEnded):
+                decided = decide(event.facts)
+                same = (decided.verdict, decided.reason) == (event.verdict, event.reason)
+                yield {"iteration": event.iteration, "verdict": decided.verdict, "same_verdict": same}
+
+    async def _events(self, mission_id: str) -> list[AnyEvent]:
+        return [decode(one.type, one.body) for one in await self.ledger.read(mission_id)]
+
+    async def _requests(
+        self, mission_id: str, events: Sequence[AnyEvent]
+    ) -> AsyncIterator[tuple[ModelAsked, ModelAnswered | None, ModelRequest, MissionState]]:
+        """Each request that was answered, and the last one if it was not, as it was built then."""
+        answers = {
+            (one.iteration, one.attempt): one
+            for one in events
+            if isinstance(one, ModelAnswered) and one.purpose == "turn" and one.error is None
+        }
+        last = {
+            (one.iteration, one.attempt): place
+            for place, one in enumerate(events)
+            if isinstance(one, ModelAsked) and one.purpose == "turn"
+        }
+        state: MissionState | None = None
+        asker: AskModel | None = None
+        for place, event in enumerate(events):
+            if isinstance(event, ModelAsked) and state is not None and state.conversation is not None:
+                if event.tools is not None or asker is None:
+                    state.tools_offered = event.tools or state.tools_offered
+                    asker = await self._asker(mission_id, state)
+                key = (event.iteration, event.attempt)
+                if event.purpose == "turn" and last[key] == place:
+                    yield event, answers.get(key), await asker.request(state, said=event.said), state
+            state = advance(state, event)
+
+    async def _asker(self, mission_id: str, state: MissionState) -> AskModel:
+        settings = state.mission.proposer
+        if not isinstance(settings, AskedProposer):
+            raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
+
+        async def past(_after: int) -> Sequence[tuple[int, AnyEvent]]:
+            return ()
+
+        means = ProposerContext(
+            tools=await self._tools(state),
+            record=lambda model: model,
+            past=past,
+            blob=self.ledger.blob,
+            mission_id=mission_id,
+        )
+        return AskModel(settings, [NoSampler()], means, room=1 << 30)
+
+    async def _tools(self, state: MissionState) -> list[OfferedTool]:
+        """The tools that the model was offered, or those that it is offered first."""
+        body = None if state.tools_offered is None else await self.ledger.blob(state.tools_offered)
+        if body is None:
+            return offered(state, await self.source.tools_for(state.tools, state.mission.policy, state.credential))
+        names = ToolNames([*state.tools, *OWN_TOOLS])
+        rows: list[tuple[str, str, dict[str, Any]]] = msgspec.json.decode(body)
+        return [
+            OfferedTool(name=meant, description=description, schema=schema)
+            for shown, description, schema in rows
+            if (meant := names.meant(shown)) is not None
+        ]
+
+
+def _folded(events: Sequence[AnyEvent]) -> MissionState:
+    state: MissionState | None = None
+    for event in events:
+        state = advance(state, event)
+    if state is None:
+        raise InvalidArgument("there is no such mission")
+    return state
+
+
+def _calls(answer: ModelAnswer | None) -> list[dict[str, Any]]:
+    return [] if answer is None else [{"tool": call.name, "args": call.args} for call in answer.calls]
+
+
+def _row(request: ModelRequest, asked: ModelAsked | None, answered: ModelAnswered | None) -> dict[str, Any]:
+    """A request for people and programs: its messages, its tools, and where its tokens go."""
+    row: dict[str, Any] = {
+        "iteration": request.iteration,
+        "request": request.attempt,
+        "system": request.system,
+        "messages": [_message(one) for one in request.messages],
+        "tools": [tool.name for tool in request.tools],
+        "tokens": _tokens(request),
+    }
+    if asked is not None:
+        row |= {"model": asked.model, "digest": asked.digest, "exact": request.digest() == asked.digest}
+    if answered is not None:
+        used = {"input": answered.read, "cached": answered.cached, "output": answered.tokens - answered.read}
+        row["used"] = {**used, "reasoning": answered.reasoning, "cost_usd": answered.cost_usd}
+    return row
+
+
+def _message(message: Any) -> dict[str, Any]:
+    if isinstance(message, AssistantMessage):
+        return {"role": "assistant", "text": message.answer.text, "calls": _calls(message.answer)}
+    if isinstance(message, ToolMessage):
+        return {"role": "tool", "tool": message.tool, "text": message.text, "failed": message.failed}
+    return {"role": "user", "text": message.text}
+
+
+def _tokens(request: ModelRequest) -> dict[str, int]:
+    """Where the room goes, in estimated tokens."""
+    parts = {"system": len(request.system), "tools": len(request.tools_body)}
+    parts |= dict.fromkeys(("first message", "later messages", "answers", "results"), 0)
+    for place, message in enumerate(request.messages):
+        size = len(msgspec.json.encode(message.sent))
+        match message:
+            case AssistantMessage():
+                parts["answers"] += size
+            case ToolMessage():
+                parts["results"] += size
+            case _:
+                parts["later messages" if place else "first message"] += size
+    return {name: size // CHARACTERS for name, size in parts.items()}

@@ -1,0 +1,356 @@
+"""The stand-ins' validators: each rule has a request that breaks it; the request that it is made from is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import anyio
+import pytest
+from provider_rules import SHAPES, Json, Shape, redacted, rendered, signature, validate
+from provider_usage import IMAGE_TOKENS, PromptCache, tokens_of
+
+Change = Callable[[Json], object]
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+ARGS = '{"path": "a.py"}'
+
+
+def chat() -> Json:
+    def call(name: str) -> Json:
+        return {"id": name, "type": "function", "function": {"name": "files__read", "arguments": ARGS}}
+
+    return {
+        "model": "gpt-5-mini",
+        "stream": False,
+        "max_completion_tokens": 1_000,
+        "tool_choice": "auto",
+        "tools": [{"type": "function", "function": {"name": "files__read", "parameters": deepcopy(SCHEMA)}}],
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Repair it."},
+            {"role": "assistant", "content": "I look.", "tool_calls": [call("call_1"), call("call_2")]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "one"},
+            {"role": "tool", "tool_call_id": "call_2", "content": "two"},
+            {"role": "user", "content": "Two steps are left."},
+        ],
+    }
+
+
+def responses() -> Json:
+    def call(name: str) -> Json:
+        one = {"type": "function_call", "id": f"fc_0a_r{name[-1]}", "call_id": name, "name": "files__read"}
+        return {**one, "arguments": ARGS, "status": "completed"}
+
+    sealed = signature("encrypted", "rs_0aHm.")
+    summary = [{"type": "summary_text", "text": "Hm."}]
+    return {
+        "model": "gpt-5-mini",
+        "instructions": "Be brief.",
+        "store": False,
+        "max_output_tokens": 1_000,
+        "tools": [{"type": "function", "name": "files__read", "parameters": deepcopy(SCHEMA), "strict": False}],
+        "input": [
+            {"role": "user", "content": "Repair it."},
+            {"type": "reasoning", "id": "rs_0a", "summary": summary, "encrypted_content": sealed},
+            call("call_1"),
+            call("call_2"),
+            {"type": "function_call_output", "call_id": "call_1", "output": "one"},
+            {"type": "function_call_output", "call_id": "call_2", "output": "two"},
+            {"role": "user", "content": "Two steps are left."},
+        ],
+    }
+
+
+def anthropic() -> Json:
+    def call(name: str) -> Json:
+        return {"type": "tool_use", "id": name, "name": "files__read", "input": {"path": "a.py"}}
+
+    def result(name: str) -> Json:
+        return {"type": "tool_result", "tool_use_id": name, "content": [{"type": "text", "text": "one"}]}
+
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": signature("thinking", "Hm.")}
+    return {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 4_000,
+        "thinking": {"type": "enabled", "budget_tokens": 2_000},
+        "tool_choice": {"type": "auto"},
+        "tools": [{"name": "files__read", "input_schema": deepcopy(SCHEMA)}],
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": "Repair it."},
+            {
+                "role": "assistant",
+                "content": [
+                    thought,
+                    {"type": "redacted_thinking", "data": redacted("x")},
+                    {"type": "text", "text": "I look."},
+                    call("toolu_1"),
+                    call("toolu_2"),
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    result("toolu_1"),
+                    result("toolu_2"),
+                    {"type": "text", "text": "Two steps are left.", "cache_control": {"type": "ephemeral"}},
+                ],
+            },
+        ],
+    }
+
+
+BODIES: dict[Shape, Callable[[], Json]] = {
+    "openai-chat": chat,
+    "openai-responses": responses,
+    "anthropic": anthropic,
+}
+
+
+def put(value: Any, *path: str | int) -> Change:
+    """Sets a value deep in the request."""
+
+    def change(body: Json) -> None:
+        place: Any = body
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+
+    return change
+
+
+def cut(*path: str | int) -> Change:
+    """Removes a value."""
+
+    def change(body: Json) -> None:
+        place: Any = body
+        for step in path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+
+    return change
+
+
+def add(value: Any, *path: str | int) -> Change:
+    """Inserts a value into a list; the last step is its place."""
+
+    def change(body: Json) -> None:
+        place: Any = body
+        for step in path[:-1]:
+            place = place[step]
+        place.insert(path[-1], value)
+
+    return change
+
+
+def again(*path: str | int) -> Change:
+    """Repeats an element of a list."""
+
+    def change(body: Json) -> None:
+        place: Any = body
+        for step in path[:-1]:
+            place = place[step]
+        place.insert(path[-1], deepcopy(place[path[-1]]))
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    return lambda body: [change(body) for change in changes]
+
+
+MARK = {"type": "ephemeral"}
+DOCTORED: list[tuple[Shape, Change, str]] = [
+    # the published types
+    ("openai-chat", cut("model"), "Field required"),
+    ("openai-chat", put("high", "max_completion_tokens"), "valid integer"),
+    ("openai-chat", put(1, "no_such_field"), "Extra inputs are not permitted"),
+    ("openai-chat", put("robot", "messages", 1, "role"), "Input should be"),
+    ("openai-chat", cut("messages", 3, "tool_call_id"), "Field required"),
+    ("openai-chat", put({"path": "a.py"}, "messages", 2, "tool_calls", 0, "function", "arguments"), "valid string"),
+    ("openai-chat", put(MARK, "messages", 1, "cache_control"), "Extra inputs are not permitted"),
+    ("openai-responses", put(1, "messages"), "Extra inputs are not permitted"),
+    ("openai-responses", cut("input", 2, "call_id"), "Field required"),
+    ("anthropic", cut("max_tokens"), "Field required"),
+    ("anthropic", put("a", "messages", 1, "content", 2, "name"), "Extra inputs are not permitted"),
+    ("anthropic", put(ARGS, "messages", 1, "content", 3, "input"), "valid dictionary"),
+    ("anthropic", cut("messages", 1, "content", 0, "signature"), "Field required"),
+    ("anthropic", put("forever", "system", 0, "cache_control", "type"), "Input should be"),
+    # each call is answered exactly once, directly after
+    ("openai-chat", cut("messages", 4), "calls without a result directly after them: call_2"),
+    ("openai-chat", again("messages", 4), "no unanswered call 'call_2'"),
+    ("openai-chat", add({"role": "user", "content": "And?"}, "messages", 3), "calls without a result"),
+    ("openai-chat", cut("messages", 2), "no unanswered call 'call_1'"),
+    ("openai-chat", put("call_1", "messages", 2, "tool_calls", 1, "id"), "must be unique"),
+    ("openai-responses", cut("input", 5), "calls without a result directly after them: call_2"),
+    ("openai-responses", again("input", 5), "no unanswered call 'call_2'"),
+    ("openai-responses", add({"role": "user", "content": "And?"}, "input", 4), "calls without a result"),
+    ("openai-responses", cut("input", 3), "no unanswered call 'call_2'"),
+    ("openai-responses", put("call_1", "input", 3, "call_id"), "must be unique"),
+    ("anthropic", cut("messages", 2, "content", 1), "calls without a result directly after them: toolu_2"),
+    ("anthropic", again("messages", 2, "content", 1), "no unanswered call 'toolu_2'"),
+    ("anthropic", put([{"type": "text", "text": "And?"}], "messages", 2, "content"), "calls without a result"),
+    ("anthropic", cut("messages", 1, "content", 4), "no unanswered call 'toolu_2'"),
+    ("anthropic", put("toolu_1", "messages", 1, "content", 4, "id"), "must be unique"),
+    # order of messages and blocks
+    ("openai-chat", put([], "messages"), "at least one message"),
+    ("openai-responses", put([], "input"), "at least one item"),
+    ("anthropic", put([], "messages"), "first message must use the user role"),
+    ("anthropic", cut("messages", 0), "first message must use the user role"),
+    ("anthropic", add({"role": "user", "content": "And?"}, "messages", 3), "roles must alternate"),
+    ("anthropic", add({"role": "assistant", "content": "So"}, "messages", 3), "must end with a user message"),
+    ("anthropic", add({"type": "text", "text": "And?"}, "messages", 2, "content", 0), "must come before other content"),
+    ("anthropic", again("messages", 1, "content", 3), "must be unique"),
+    ("anthropic", put([{"type": "tool_use", "id": "a", "name": "b", "input": {}}], "messages", 0, "content"), "only"),
+    ("openai-responses", put("resp_1", "previous_response_id"), "not found"),
+    # nothing is empty
+    ("openai-chat", put({"role": "assistant", "content": ""}, "messages", 5), "must have content or tool_calls"),
+    ("openai-chat", put({"role": "assistant", "content": "a", "tool_calls": []}, "messages", 5), "empty array"),
+    ("anthropic", put([], "messages", 0, "content"), "non-empty content"),
+    ("anthropic", put(" \n", "messages", 0, "content"), "non-whitespace"),
+    ("anthropic", put("", "messages", 2, "content", 0, "content", 0, "text"), "non-empty"),
+    ("anthropic", put("", "system", 0, "text"), "non-whitespace"),
+    # thinking comes back as it was
+    ("anthropic", put("Hm!", "messages", 1, "content", 0, "thinking"), "invalid signature"),
+    ("anthropic", put("thinking-0", "messages", 1, "content", 0, "signature"), "invalid signature"),
+    ("anthropic", put("x.0", "messages", 1, "content", 1, "data"), "invalid data"),
+    (
+        "anthropic",
+        both(cut("messages", 1, "content", 0), cut("messages", 1, "content", 0)),
+        "must start with a thinking",
+    ),
+    ("anthropic", put(100, "thinking", "budget_tokens"), "at least 1024"),
+    ("anthropic", put(4_000, "thinking", "budget_tokens"), "less than max_tokens"),
+    ("anthropic", put(0.5, "temperature"), "may only be set to 1"),
+    ("anthropic", put({"type": "any"}, "tool_choice"), "forces tool use"),
+    ("openai-responses", put("encrypted-0", "input", 1, "encrypted_content"), "could not be verified"),
+    ("openai-responses", put("Ha.", "input", 1, "summary", 0, "text"), "could not be verified"),
+    ("openai-responses", cut("input", 1, "encrypted_content"), "nothing is kept"),
+    ("openai-responses", cut("input", 1), "without its required reasoning item 'rs_0a'"),
+    ("openai-responses", both(cut("input", 2), cut("input", 2)), "without its required following item"),
+    ("openai-responses", put("fc_0a_r1", "input", 3, "id"), "duplicate item"),
+    # tools, their names and schemas
+    ("openai-chat", put("files.read", "tools", 0, "function", "name"), "does not match"),
+    ("openai-chat", put("a" * 65, "messages", 2, "tool_calls", 0, "function", "name"), "does not match"),
+    ("openai-chat", again("tools", 0), "must be unique"),
+    ("openai-chat", put({}, "tools", 0, "function", "parameters"), "must be of type object"),
+    ("openai-chat", put([SCHEMA], "tools", 0, "function", "parameters", "anyOf"), "at the top level"),
+    ("openai-chat", cut("tools"), "must be defined"),
+    ("openai-chat", both(cut("tools"), put([{"role": "user", "content": "a"}], "messages")), "tool_choice: is only"),
+    ("openai-chat", put("c" * 41, "messages", 2, "tool_calls", 0, "id"), "too long"),
+    ("openai-responses", put("files.read", "tools", 0, "name"), "does not match"),
+    ("openai-responses", put("files read", "input", 2, "name"), "does not match"),
+    ("openai-responses", cut("tools"), "must be defined"),
+    ("anthropic", put("files.read", "tools", 0, "name"), "does not match"),
+    ("anthropic", put("files.read", "messages", 1, "content", 3, "name"), "does not match"),
+    ("anthropic", put("toolu:1", "messages", 1, "content", 3, "id"), "other characters"),
+    ("anthropic", again("tools", 0), "must be unique"),
+    ("anthropic", put({"a b": {}}, "tools", 0, "input_schema", "properties"), "property key"),
+    ("anthropic", put([SCHEMA], "tools", 0, "input_schema", "oneOf"), "at the top level"),
+    ("anthropic", cut("tools"), "must be defined"),
+    # breakpoints
+    (
+        "anthropic",
+        both(*(put(MARK, "messages", 2, "content", n, "cache_control") for n in (0, 1)), put(MARK, "cache_control")),
+        "maximum of 4",
+    ),
+    ("anthropic", put({**MARK, "ttl": "1h"}, "messages", 2, "content", 2, "cache_control"), "must not come after"),
+    # limits
+    ("openai-chat", put({"include_usage": True}, "stream_options"), "only allowed when stream"),
+    ("openai-responses", put(15, "max_output_tokens"), "at least 16"),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_requests_that_are_doctored_are_accepted(shape: Shape) -> None:
+    assert validate(BODIES[shape](), shape) == []
+
+
+@pytest.mark.parametrize(("shape", "change", "fault"), DOCTORED)
+def test_each_rule_finds_the_request_that_breaks_it(shape: Shape, change: Change, fault: str) -> None:
+    body = BODIES[shape]()
+    change(body)
+    found = validate(body, shape)
+    assert any(fault in one for one in found), found
+
+
+def test_thinking_that_is_left_out_is_found_by_what_was_issued() -> None:
+    body = anthropic()
+    content = body["messages"][1]["content"]
+    issued = {"toolu_1": content[:2], "toolu_2": content[:2]}
+    assert validate(body, "anthropic", issued=issued) == []
+    content[0], content[1] = content[1], content[0]
+    assert "must be sent back as they were" in validate(body, "anthropic", issued=issued)[0]
+    del content[1]
+    assert "must be sent back as they were" in validate(body, "anthropic", issued=issued)[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_conversation_of_the_library_is_examined_without_http(shape: Shape) -> None:
+    from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    parameters = ModelRequestParameters(
+        function_tools=[ToolDefinition(name="files__read", parameters_json_schema=SCHEMA)]
+    )
+    called = ToolCallPart(tool_name="files__read", args=ARGS, tool_call_id="call_1")
+    answered = ToolReturnPart(tool_name="files__read", content="one", tool_call_id="call_1")
+    begun = [ModelRequest(parts=[UserPromptPart(content="Repair it.")]), ModelResponse(parts=[called])]
+
+    async def scene() -> None:
+        body, faults = await rendered([*begun, ModelRequest(parts=[answered])], shape, parameters)
+        assert (len(body["tools"]), faults) == (1, [])
+        forgot = ModelRequest(parts=[UserPromptPart(content="Go on.")])
+        _body, faults = await rendered([*begun, forgot], shape, parameters)
+        assert any("calls without a result directly after them: call_1" in fault for fault in faults)
+
+    anyio.run(scene)
+
+
+# -- counting
+
+
+def test_openai_caches_by_prefix_in_steps_of_128_from_1024_tokens() -> None:
+    cache, body = PromptCache(), chat()
+    assert cache.count(body, "openai-chat").cached == cache.count(body, "openai-chat").cached == 0, "it is short"
+    body["messages"][1]["content"] = "x" * 8_000
+    first, second = cache.count(body, "openai-chat"), cache.count(body, "openai-chat")
+    assert (first.cached, second.cached % 128, second.fresh < 128) == (0, 0, True)
+    assert first.total == second.total == second.fresh + second.cached > 2_000
+    body["messages"].append({"role": "user", "content": "y" * 8_000})
+    third = cache.count(body, "openai-chat")
+    assert (third.cached, third.fresh > 2_000) == (second.cached, True)
+    body["messages"][1]["content"] = "z" + "x" * 7_999
+    assert cache.count(body, "openai-chat").cached == 0, "an early change makes all that follows new"
+
+
+def test_anthropic_caches_up_to_breakpoints_and_finds_them_twenty_blocks_back() -> None:
+    cache, body = PromptCache(), anthropic()
+    body["messages"][0]["content"] = "x" * 8_000
+    first = cache.count(body, "anthropic")
+    assert (first.cached, first.fresh) == (0, 0)
+    assert cache.count(body, "anthropic").cached == first.written == first.total
+    moved = body["messages"][2]["content"][2]
+    del moved["cache_control"]
+    body["messages"] += [
+        {"role": "assistant", "content": "Hm."},
+        {"role": "user", "content": [{"type": "text", "text": str(n)} for n in range(18)]},
+    ]
+    assert cache.count(body, "anthropic").cached == 0, "without a breakpoint behind it nothing is read"
+    body["messages"][-1]["content"][-1]["cache_control"] = MARK
+    second = cache.count(body, "anthropic")
+    assert (second.cached, second.written) == (first.total, second.total - first.total)
+    del body["messages"][-1]["content"][-1]["cache_control"]
+    body["messages"][-1]["content"] += [{"type": "text", "text": str(n)} for n in range(21)]
+    body["messages"][-1]["content"][-1]["cache_control"] = MARK
+    assert cache.count(body, "anthropic").cached == 0, "the last entry is 21 blocks back"
+
+
+def test_a_picture_counts_the_same_whatever_its_size() -> None:
+    def picture(data: str) -> Json:
+        return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+    small, large = picture("a" * 10), picture("b" * 1_000_000)
+    assert IMAGE_TOKENS < tokens_of(small) == tokens_of(large) < IMAGE_TOKENS + 50
