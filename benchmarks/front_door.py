@@ -39,6 +39,8 @@ WARM_STARTS = sized(1, 0)
 OURS = "from pursuit.cli.main import main; main()"
 FLOOR = str(Path(__file__).with_name("smallest_server.py"))
 
+ENVIRONMENT = get_default_environment() | {"PURSUIT_TRUST": "1"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -74,7 +76,7 @@ async def set_up(folder: Path) -> Stage:
 @asynccontextmanager
 async def over_stdio(words: list[str], era: str) -> AsyncGenerator[Client]:
     # The environment is the SDK's short list: without PYTHONDONTWRITEBYTECODE, so that both have compiled modules.
-    transport = stdio_client(StdioServerParameters(command=sys.executable, args=words))
+    transport = stdio_client(StdioServerParameters(command=sys.executable, args=words, env=ENVIRONMENT))
     async with Client(transport, mode=era, cache=None) as client:
         yield client
 
@@ -86,7 +88,7 @@ def over_http(words: list[str]) -> Generator[str]:
     more = ["--http", "--port", "0", "--log-level", "info"] if ours else ["--http"]
     out, err = (None, subprocess.PIPE) if ours else (subprocess.PIPE, None)
     command = [sys.executable, *words, *more]
-    with subprocess.Popen(command, env=get_default_environment(), text=True, stdout=out, stderr=err) as child:
+    with subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=out, stderr=err) as child:
         told = child.stderr or child.stdout
         assert told is not None
         try:

@@ -41,7 +41,11 @@ CALLS_OF_PEER = sized(10, 2)
 CALLERS, CALLS_EACH = sized(64, 3), sized(20, 2)
 NAP = 5.0
 # Short, so that all compile their modules, and with the path to the same Pursuit as ours.
-ENVIRONMENT = get_default_environment() | {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
+ENVIRONMENT = (
+    get_default_environment()
+    | {"PURSUIT_TRUST": "1"}
+    | {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
+)
 WAYS = {"stdio to stdio": (False, False), "HTTP to stdio": (True, False), "HTTP to HTTP": (True, True)}
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
-for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients", "support"):
+for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients", "support", "security"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 # Tests that were started with `nohup` or in the background ignore these, and so would all that they start.
@@ -24,6 +25,11 @@ for number in (signal.SIGHUP, signal.SIGINT):
 # Without bytecode files each worker rewrites all tests anew, and each process that a test starts compiles `pursuit`.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# The configurations of tests are their own, and so are those that a client of the SDK starts with a small environment.
+# `tests/security` takes this away.
+os.environ["PURSUIT_TRUST"] = "1"
+DEFAULT_INHERITED_ENV_VARS.append("PURSUIT_TRUST")
 
 # Loopback needs no TLS, and reading a machine's certificates costs each HTTP client a twentieth of a second.
 os.environ.pop("SSL_CERT_FILE", None)

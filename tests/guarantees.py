@@ -186,4 +186,9 @@ GUARANTEES = {
     "tampering-is-found": "An edit of the ledger or of an export is found by verify, or by verify with an earlier root, as docs list.",
     "floods-end-at-a-limit": "Too many, too large, too deep or half-sent messages end with an error that names the limit; others are served.",
     "signed-roots-hold": "A signed root holds while the ledger grows; a rewritten ledger, a changed line and another key are faults.",
+    "a-strangers-folder-starts-nothing": "A folder starts no process before the user trusts what it starts, and nothing that was added or changed since.",
+    "a-command-gets-few-variables": "A command, a check and a judge get few variables of ours unless the operator says so, and no secret of theirs is stored.",
+    "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
+    "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
+    "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
 }

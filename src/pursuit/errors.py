@@ -14,6 +14,7 @@
       LedgerTooNew               ledger_too_new: written by a newer release
       UpstreamUnavailable        upstream_unavailable: a server cannot be reached
       PolicyDenied               policy_denied: policy does not allow this call
+      NotTrusted                 not_trusted: a file starts processes, and this user has not accepted that
       ApprovalNeeded             approval_needed: a person must approve the call, and none can be asked
       TaskNotFound               task_not_found: no task of this requestor has that id
       TaskTerminal               task_terminal: the task has ended
@@ -181,6 +182,13 @@ class PolicyDenied(PursuitError):
     """Policy does not allow this call."""
 
     code = "policy_denied"
+    exit_code = 2
+
+
+class NotTrusted(PursuitError):
+    """A file starts what this user has not accepted, or others can write it; `details` has the command that accepts."""
+
+    code = "not_trusted"
     exit_code = 2
 
 

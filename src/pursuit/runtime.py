@@ -21,6 +21,7 @@ from pursuit.config.configuration import (
 from pursuit.config.files import live_folder, locate_state
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
+from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from pursuit.service.schedules import Schedules
 
 MEGABYTE = 1024 * 1024
+OWN_FILES = "problems"
+"""The folder beside the ledger with the mission files of attempts."""
 
 # The `[settings]` of a configuration for each part; a setting that is not given is the part's own default.
 
@@ -182,6 +185,9 @@ class Runtime:
     (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. The audit names
     `caller` for what this runtime is asked to do. `mode` (auto, ask or never) overrides the configuration's. With
     `only`, this mission and its children are the only missions; any other is unknown.
+
+    A configuration or mission file by its path must be trusted (`config/trust.py`); a loaded `Configuration` is the
+    program's own.
     """
 
     def __init__(
@@ -273,6 +279,7 @@ class Runtime:
                 ready=choice.ready,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
+                surroundings=configuration.surroundings,
                 live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
@@ -319,6 +326,8 @@ class Runtime:
         self, file: MissionFile, *, session_id: str | None = None, caller: Caller | None = None
     ) -> Started:
         """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
+        if not self._is_own_file(file.path):
+            require_trusted([of_mission(file)])
         self._add_servers(file.path, file.servers)
         path = file.path if file.servers else None
         # A mission with a chosen id was written for one attempt or one due time: its file starts no second one.
@@ -343,7 +352,11 @@ class Runtime:
         """Adds the servers of the mission's own file, so that it can continue in this process."""
         state = await self.service.state(mission_id)
         if state.file is not None:
-            self._add_servers(Path(state.file), servers_in(Path(state.file)))
+            path = Path(state.file)
+            servers = servers_in(path)
+            if not self._is_own_file(path):
+                require_trusted([of_servers(path, servers)])
+            self._add_servers(path, servers)
 
     async def reload(self, check: Callable[[Sequence[str]], None] | None = None) -> Reloaded:
         """Reads the configuration again: connects servers that are new or different, and leaves the rest alone.
@@ -360,6 +373,10 @@ class Runtime:
         self._configured, self._from_files = configured, kept
         self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration), self._later))
         return reloaded
+
+    def _is_own_file(self, path: Path) -> bool:
+        """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""
+        return path.resolve().parent == self.state_path.resolve().parent / OWN_FILES
 
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
         """Adds the servers of a mission file; a name that another server already has is a fault."""
@@ -418,7 +435,12 @@ class Runtime:
         if isinstance(self._config, Configuration):
             return self._config
         path = Path(self._config) if self._config is not None else find_configuration(Path.cwd())
-        return Configuration() if path is None else load_configuration(path)
+        if path is None:
+            return Configuration()
+        configuration = load_configuration(path)
+        workspace = of_configuration(configuration)
+        require_trusted([] if workspace is None else [workspace])
+        return configuration
 
 
 async def _scoped(ledger: Ledger, mission_id: str) -> Ledger:

@@ -173,7 +173,7 @@ def start_mission(folder: Path, text: str) -> str:
 
 def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PURSUIT", "XDG"))}
-    return {**kept, "HOME": str(folder)}
+    return {**kept, "HOME": str(folder), "PURSUIT_TRUST": "1"}
 
 
 @asynccontextmanager

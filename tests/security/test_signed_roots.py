@@ -111,6 +111,9 @@ def test_a_key_of_another_kind_is_refused_with_the_command_that_makes_one(place:
     pursuit("verify", "--signatures", "s", "--key", "public.pem")
     pursuit("verify", "--signatures", "s", "--key", "ledger.db", code=2)
     pursuit("verify", "-o", "s", code=2)
+    (place / "authorized_keys").write_text("ssh-ed25519 AAAA me\n")
+    pursuit("verify", "--sign", "key.pem", "-o", "authorized_keys", code=2)
+    assert (place / "authorized_keys").read_text() == "ssh-ed25519 AAAA me\n"
     pursuit("verify", "--key", "00", code=2)
 
 

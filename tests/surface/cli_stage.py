@@ -100,7 +100,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PURSUIT", "XDG"))}
-        self.environment = {**kept, "HOME": str(folder), "NO_COLOR": "1", "COLUMNS": "100"}
+        self.environment = {**kept, "HOME": str(folder), "NO_COLOR": "1", "COLUMNS": "100", "PURSUIT_TRUST": "1"}
 
     @property
     def ledger(self) -> Path:

@@ -43,6 +43,7 @@ def test_a_sound_installation(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.write("pursuit.toml", WORKSHOP + KNOWN)
     rows = findings(place)
+    assert rows.pop()["about"] == "isolation"  # which the machine has or has not
     assert levels(rows) == [("ok", "configuration"), ("ok", "server shop"), ("ok", "models"), ("ok", "ledger")]
     assert rows[1]["what"].startswith("1 tools, MCP 2025-11-25, ")
     assert "not there yet" in rows[3]["what"]

@@ -13,6 +13,7 @@ import pytest
 from pursuit.config.configuration import find_configuration, load_configuration
 from pursuit.config.mission_file import servers_in
 from pursuit.config.servers import ServerConfig, Timeouts, expand, parse_servers, secrets_of
+from pursuit.config.surroundings import Surroundings
 from pursuit.config.variables import secret_arguments
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
@@ -72,7 +73,9 @@ def test_a_full_file(tmp_path: Path) -> None:
     assert git.tools == {"git_log": ToolOverride(read_only=True, timeout=10)}
     assert (web.transport, web.url, web.enabled_tools) == ("http", "https://127.0.0.1/mcp", None)
     work = str(tmp_path.resolve() / "work")
-    assert loaded.checks == {"tests": {"command": ["pytest"], "cwd": work, "timeout": 5}}
+    assert loaded.checks == {
+        "tests": {"command": ["pytest"], "cwd": work, "timeout": 5, "surroundings": Surroundings()}
+    }
     assert loaded.settings == {"call_timeout": 30, "script_calls": 5000, "script_workers": 8}
     assert loaded.path == tmp_path.resolve() / "pursuit.toml"
 

@@ -14,21 +14,24 @@ pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "pursuit.demo.show"]
 
 
-def environment(delay: int) -> dict[str, str]:
+def environment(folder: Path, delay: int) -> dict[str, str]:
+    """Without trust: `make demo` asks no question."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PURSUIT", "XDG"))}
-    return {**kept, "NO_COLOR": "1", "PURSUIT_DEMO_DELAY_MS": str(delay)}
+    return {**kept, "HOME": str(folder), "NO_COLOR": "1", "PURSUIT_DEMO_DELAY_MS": str(delay)}
 
 
 def test_it_ends_well_and_names_the_report(tmp_path: Path) -> None:
     done = subprocess.run(
-        COMMAND, cwd=tmp_path, env=environment(0), capture_output=True, text=True, timeout=60, check=False
+        COMMAND, cwd=tmp_path, env=environment(tmp_path, 0), capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     (report,) = [line.removeprefix("report: ") for line in done.stdout.splitlines() if line.startswith("report: ")]
     assert (tmp_path / ".pursuit" / "demo" / report).is_file()
     # The last line is a command that can be copied.
     words = done.stdout.splitlines()[-1].removeprefix("See it again:  ")
-    again = subprocess.run(["sh", "-c", words], cwd=tmp_path, env=environment(0), capture_output=True, text=True)
+    again = subprocess.run(
+        ["sh", "-c", words], cwd=tmp_path, env=environment(tmp_path, 0), capture_output=True, text=True
+    )
     assert (again.returncode, "completed" in again.stdout) == (0, True), again.stderr
 
 
@@ -37,7 +40,7 @@ def test_ctrl_c_is_the_commands_to_answer(tmp_path: Path, number: signal.Signals
     with subprocess.Popen(
         COMMAND,
         cwd=tmp_path,
-        env=environment(200),
+        env=environment(tmp_path, 200),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -33,6 +33,7 @@ from pursuit.errors import (
     Fault,
     InvalidArgument,
     LedgerUnavailable,
+    NotTrusted,
     ProblemNotFound,
     PursuitError,
     SessionNotFound,
@@ -49,14 +50,14 @@ from pursuit.problems.attempts import (
     shared_attempt_id,
 )
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import SHIPPED, Catalogue, Found, discover, manifests_in
+from pursuit.problems.catalogue import SHIPPED, Catalogue, Found, discover, manifests_in, workspaces_of
 from pursuit.problems.comparison import attempt_row, problem_row, replay, targets_of
 from pursuit.problems.manifest import MANIFEST, Manifest
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.missions import AGENTS, MACHINES, UNSOLVED, Plan, mission_for, proposer_for, server_of
 from pursuit.problems.scoring import scored_event
 from pursuit.problems.secrecy import judging_digest, revealed_in
-from pursuit.runtime import Runtime
+from pursuit.runtime import OWN_FILES, Runtime
 from pursuit.sandbox import Sandbox
 from pursuit.service.queries import new_mission_id, require_id
 
@@ -103,7 +104,7 @@ class AttemptRun:
         drive = Drive(self._context, self._mode)
         table = self._mission(max_iterations, max_seconds)
         parse_mission({key: value for key, value in table.items() if key != "servers"}, source="the mission")
-        file = self._context.folder_beside_ledger("problems") / f"{self.attempt_id}.toml"
+        file = self._context.folder_beside_ledger(OWN_FILES) / f"{self.attempt_id}.toml"
         write_whole(file, as_toml(table))
         begun: list[str] = []
         try:
@@ -158,13 +159,14 @@ class AttemptRun:
         if config is not None:
             shared += ["--config", str(config)]
         name, own = str(self._problem.path), self.attempt_id
-        judge = ["-m", "pursuit", "problem", "replay", own, "--solved", "--problem", name, *shared]
+        # This command was allowed to start the problem; what it starts must not ask again.
+        judge = ["-m", "pursuit", "problem", "replay", own, "--solved", "--problem", name, "--trust", *shared]
         whose = ["--mission", self._mission_id, f"--label={self._label}"]
         iterations, seconds = self._caps()
         plan = Plan(
             attempt_id=own,
             proposer=self._proposer,
-            serve=["-m", "pursuit", "problem", "serve", name, "--attempt", own, *whose, *shared],
+            serve=["-m", "pursuit", "problem", "serve", name, "--attempt", own, "--trust", *whose, *shared],
             judge=[sys.executable, *judge],
             max_iterations=max_iterations or iterations,
             max_seconds=max_seconds or seconds,
@@ -399,7 +401,7 @@ async def _compared(runtime: Runtime, problem: Manifest, unreadable: list[str]) 
 
 
 def replay_attempt(
-    context: Context, attempt_id: str, named: str | None, directories: Sequence[Path], *, solved: bool
+    context: Context, attempt_id: str, named: str | None, directories: Sequence[Path], *, solved: bool, trust: bool
 ) -> int:
     """Judges an attempt again and shows the score; the exit code says whether it is the recorded one.
 
@@ -407,8 +409,10 @@ def replay_attempt(
     waits for a process that submits or judges, and finishes what a process that died left.
     """
     try:
-        found = context.look(lambda runtime: _judge(context, runtime, attempt_id, named, directories, wait=solved))
-    except (AttemptNotFound, LedgerUnavailable):
+        found = context.look(
+            lambda runtime: _judge(context, runtime, attempt_id, named, directories, wait=solved, trust=trust)
+        )
+    except (AttemptNotFound, LedgerUnavailable, NotTrusted):
         raise
     except PursuitError as error:
         if not solved:
@@ -431,11 +435,20 @@ def replay_attempt(
 
 
 async def _judge(
-    context: Context, runtime: Runtime, attempt_id: str, named: str | None, directories: Sequence[Path], *, wait: bool
+    context: Context,
+    runtime: Runtime,
+    attempt_id: str,
+    named: str | None,
+    directories: Sequence[Path],
+    *,
+    wait: bool,
+    trust: bool,
 ) -> dict[str, Any]:
     ledger = runtime.service.ledger
     state = await load_attempt(ledger, attempt_id)
     problem = await anyio.to_thread.run_sync(_of_attempt, state, named, directories)
+    if not trust:
+        await anyio.to_thread.run_sync(context.require_trust, *workspaces_of(problem))
     if wait and is_unsettled(state):
         path, config = context.ledger_path(), context.configuration()
         state = await wait_until_settled(ledger, problem, state, path=path, config=config)

@@ -13,6 +13,7 @@ import os
 import shlex
 import signal
 import stat
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cached_property
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from pursuit.config.configuration import Configuration
+    from pursuit.config.trust import Workspace
     from pursuit.runtime import Runtime
     from pursuit.service import Service
 
@@ -94,6 +96,49 @@ class Context:
 
         path = self.configuration_path()
         return Configuration() if path is None else load_configuration(path)
+
+    def trusted_configuration(self, *more: Workspace) -> Configuration:
+        """The configuration, after the person trusts what it and `more` start; see `require_trust`."""
+        from pursuit.config.trust import of_configuration
+
+        configuration = self.configuration()
+        own = of_configuration(configuration)
+        self.require_trust(*([] if own is None else [own]), *more)
+        return configuration
+
+    def trust_here(self, *more: Workspace, schedules: bool = False) -> None:
+        """Asks about everything that may be started here: by the configuration, by the ledger, and by `more`."""
+        from pursuit.config.trust import new_state, of_schedules, of_state, record
+
+        ledger = self.ledger_path()
+        scheduled = of_schedules(self.configuration()) if schedules else []
+        self.trusted_configuration(of_state(ledger), *scheduled, *more)
+        if not ledger.exists():
+            try:
+                record([new_state(ledger)])
+            except ValidationFailed as failed:  # the next command asks about the ledger
+                self.screen.note(f"warning: {failed.message}")
+
+    def require_trust(self, *workspaces: Workspace) -> None:
+        """Asks the person at the terminal about what is not trusted yet, once; raises `NotTrusted` without a yes."""
+        from pursuit.config.trust import group_writable, not_trusted, record, trusts_everything, untrusted
+
+        missing = untrusted(workspaces)
+        for path in (place for one in workspaces for place in (one.path, *one.files)):
+            if not trusts_everything() and group_writable(path):
+                self.screen.note(f"warning: {path} can be written by the members of its group")
+        if not missing:
+            return
+        refusal = not_trusted(missing)
+        if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise refusal
+        self.screen.note("This starts, with your rights:")
+        for row in refusal.details["starts"]:
+            self.screen.note(f"  {row}")
+        if not typer.confirm("Do you trust it?", default=False, err=True):
+            raise refusal
+        paths = {one.path for one in missing}
+        record(one for one in workspaces if one.path in paths)
 
     def ledger_path(self) -> Path:
         """The ledger's file, whether it exists or not."""
@@ -182,7 +227,8 @@ class Context:
         return anyio.run(work)
 
     def drive(self, verb: Callable[[Runtime], Awaitable[T]], mode: str | None = None) -> T:
-        """Runs a verb with the configured servers; see `conduct`."""
+        """Runs a verb with the configured servers, after the person trusts what they start; see `conduct`."""
+        self.trust_here()
 
         async def work() -> T:
             async with self.driving(mode) as runtime:

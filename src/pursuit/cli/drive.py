@@ -26,6 +26,7 @@ from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
 from pursuit.config.files import live_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file
+from pursuit.config.trust import of_mission
 from pursuit.core.budgets import most_requests
 from pursuit.core.events import Permission
 from pursuit.core.mission import CAPS, Proposal
@@ -126,7 +127,9 @@ class Drive:
     def _load(self, file: Path) -> MissionFile:
         """Reads the mission file, and checks where the ledger is, before a ledger is created."""
         self.context.ledger_path()
-        return load_mission_file(file)
+        loaded = load_mission_file(file)
+        self.context.trust_here(of_mission(loaded))
+        return loaded
 
     def _keep_mode(self, mission_id: str) -> None:
         """Takes the policy mode that the operator chose for the mission, unless this command names one.
@@ -353,7 +356,7 @@ def show_plan(context: Context, file: Path, mode: str | None) -> int:
     """Shows the first proposal and the policy's decisions without a ledger; 1 if nothing can be proposed."""
     screen = context.screen
     loaded = load_mission_file(file)
-    configuration = context.configuration()
+    configuration = context.trusted_configuration(of_mission(loaded))
     require_same(loaded, configuration)
 
     async def work() -> Mapping[str, Any]:

@@ -162,6 +162,8 @@ def install(
     known = _checked(client, name=name, project=project, file=file)
     target = read_file(_target(known, project=project, file=file))
     entry = None if remove else known.entry(_server_command(context, target))
+    if entry is not None and not dry_run:
+        context.trust_here(schedules=True)  # the client starts the server where no person can be asked
     action, text = plan(target, Edit(within=known.servers_key, name=name, entry=entry))
     new_folder = not target.path.parent.exists()
     backup = None if dry_run or action == "unchanged" else write_file(target, text)

@@ -43,6 +43,9 @@ app = group(
 )
 
 
+_TrustOption = Annotated[bool, typer.Option("--trust", help="Trust what the problem starts; do not ask.")]
+
+
 @command(app, "list")
 def list_problems(
     context: Context, *, kind: KindOption = None, tag: TagOption = None, directory: DirOption = None
@@ -77,8 +80,12 @@ def show(
 ) -> None:
     """Print a problem's brief, as agents read it."""
     from pursuit.cli.attempts import find_problem, show_brief
+    from pursuit.problems.catalogue import workspaces_of
 
-    show_brief(context, find_problem(problem_id, directory or ()), citations=not no_citation)
+    problem = find_problem(problem_id, directory or ())
+    if problem.server is not None:
+        context.require_trust(*workspaces_of(problem))
+    show_brief(context, problem, citations=not no_citation)
 
 
 @command(app)
@@ -140,11 +147,13 @@ def serve(
     ] = None,
     directory: DirOption = None,
     mode: ModeOption = None,
+    trust: _TrustOption = False,
 ) -> None:
     """Serve a problem: to one agent over stdio, or to many over HTTP."""
     from pursuit.cli.attempts import check_attempt, find_problem, serve_problem
     from pursuit.errors import ValidationFailed
     from pursuit.policy.rules import parse_mode
+    from pursuit.problems.catalogue import workspaces_of
     from pursuit.server import logs
     from pursuit.server.problems.server import ProblemOptions
 
@@ -152,6 +161,8 @@ def serve(
         raise ValidationFailed(faults, "wrong options; nothing was served")
     logs.configure(log_level or ("info" if http else "warning"), "text")
     problem = find_problem(problem_id, directory or ())
+    if not trust:
+        context.require_trust(*workspaces_of(problem))
     attempt_id = check_attempt(context, problem, attempt, label=label, mission=mission)
     door = None
     if http:
@@ -192,8 +203,10 @@ def attempt(
 ) -> int:
     """Run a mission on a problem, and score it."""
     from pursuit.cli.attempts import AttemptRun, find_problem
+    from pursuit.problems.catalogue import workspaces_of
 
     problem = find_problem(problem_id, directory or ())
+    context.trust_here(*workspaces_of(problem))
     run = AttemptRun(context, problem, proposer=proposer, label=label, mode=mode)
     return run.run(max_iterations=max_iterations, max_seconds=max_seconds)
 
@@ -232,8 +245,9 @@ def replay(
         str | None, typer.Option(metavar="ID", help="Its problem, file or folder (default: found by the recorded id).")
     ] = None,
     directory: DirOption = None,
+    trust: _TrustOption = False,
 ) -> int:
     """Judge an attempt again from its log, without its server."""
     from pursuit.cli.attempts import replay_attempt
 
-    return replay_attempt(context, attempt_id, problem, directory or (), solved=solved)
+    return replay_attempt(context, attempt_id, problem, directory or (), solved=solved, trust=trust)

@@ -113,6 +113,7 @@ def serve(
 
         spelling = "escaped" if plain_names else "dotted"
         options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
+    context.trust_here(schedules=True)
 
     async def work() -> None:
         runtime = context.driving(mode, only=mission_id)

@@ -12,6 +12,7 @@ from pursuit.cli.context import Context, command, conduct
 from pursuit.cli.options import ForceOption, OutputOption, check_choice
 
 if TYPE_CHECKING:
+    from pursuit.config.trust import Workspace
     from pursuit.drafting import Draft
     from pursuit.errors import ValidationFailed
 
@@ -87,6 +88,103 @@ def scaffold(
             lambda: drafted(" ".join(directive), template=template, model=model, configuration=configuration)
         )
     _show(context.screen, draft, output, chosen=template is not None or model is not None)
+
+
+@command(app, epilog="Example:  pursuit trust .   (look first:  pursuit trust . --show)")
+def trust(
+    context: Context,
+    *,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="PATH", help="Folders, or configurations, missions and problems (none: list all)."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Show what they start; record nothing.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Trust them no longer.")] = False,
+    owner: Annotated[
+        str | None, typer.Option(metavar="USER", help="Trust the files of this user, by name or number.")
+    ] = None,
+) -> None:
+    """Trust what a folder starts: its servers, commands, checks, judges and models."""
+    from pursuit.config.trust import Records, forget, record, trust_path, untrusted
+
+    screen = context.screen
+    if owner is not None:
+        record(owner=_user(owner))
+    if remove:
+        gone = forget(paths or ())
+        if not screen.answer({"removed": gone}):
+            for name in gone:
+                screen.fact("no longer trusted", name)
+        return
+    if not paths:
+        records = Records.read()
+        if not screen.answer({"file": str(trust_path()), "trusted": list(records.trusted), "owners": records.owners}):
+            for name in records.trusted:
+                screen.plain(clean(name))
+            screen.hint(f"recorded in {trust_path()}")
+        return
+    found = _workspaces(paths)
+    untrusted(found)  # raises for a file that others can write
+    if not show:
+        record(found)
+    rows = [{"path": str(one.path), "starts": list(one.starts.values())} for one in found]
+    if screen.answer({"trusted": not show, "workspaces": rows}):
+        return
+    for row in rows:
+        screen.fact("would trust" if show else "trusted", row["path"])
+        for line in row["starts"]:
+            screen.plain(f"  {clean(line)}")
+
+
+def _user(word: str) -> int:
+    """The number of a user, by name or number."""
+    import pwd
+
+    from pursuit.errors import Fault, ValidationFailed
+
+    try:
+        return int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid
+    except KeyError:
+        raise ValidationFailed([Fault(field="--owner", reason=f"there is no user {word!r}")]) from None
+
+
+def _workspaces(paths: list[Path]) -> list[Workspace]:
+    """What these paths start; of a folder its configuration, its ledger and its problem. Raises with all faults."""
+    from pursuit.config.configuration import JSON_NAME, TOML_NAME, load_configuration
+    from pursuit.config.mission_file import load_mission_file
+    from pursuit.config.trust import new_state, of_configuration, of_mission
+    from pursuit.errors import Fault, ValidationFailed
+    from pursuit.problems.catalogue import workspaces_of
+    from pursuit.problems.manifest import MANIFEST
+    from pursuit.problems.manifest_reading import read_manifest
+
+    found: list[Workspace] = []
+    faults: list[Fault] = []
+    for given in paths:
+        names = (TOML_NAME, JSON_NAME, MANIFEST) if given.is_dir() else (given.name,)
+        folder = given if given.is_dir() else given.parent
+        files = [folder / name for name in names if (folder / name).is_file()]
+        if folder / TOML_NAME in files and given.is_dir():
+            files = [one for one in files if one.name != JSON_NAME]  # it is part of the other
+        files += [ledger for ledger in [folder / ".pursuit" / "ledger.db"] if given.is_dir() and ledger.is_file()]
+        if not files:
+            faults.append(Fault(field="PATH", reason=f"there is nothing to trust at {given}"))
+        for path in files:
+            try:
+                if path.name in (TOML_NAME, JSON_NAME):
+                    own = of_configuration(load_configuration(path))
+                    found += [] if own is None else [own]
+                elif path.name == MANIFEST:
+                    found += workspaces_of(read_manifest(path))
+                elif path.suffix != ".toml":
+                    found.append(new_state(path))
+                else:
+                    found.append(of_mission(load_mission_file(path)))
+            except ValidationFailed as failed:
+                faults += failed.faults
+    if faults:
+        raise ValidationFailed(faults, "nothing was trusted")
+    return found
 
 
 def _check_arguments(directive: list[str], template: str | None, model: str | None) -> None:

@@ -289,6 +289,7 @@ def _option(name: str) -> str:
 def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
     """Runs a command as a task and returns its exit code."""
     request.check()
+    context.trust_here()
     screen = context.screen
 
     async def work() -> int:

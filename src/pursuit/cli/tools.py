@@ -70,6 +70,7 @@ def list_tools(
 ) -> int:
     """List every tool: reads, writes or destroys, runs in parallel, asks first."""
     from pursuit.config.mission_file import load_mission_file
+    from pursuit.config.trust import of_mission
     from pursuit.errors import InvalidArgument
     from pursuit.policy.rules import parse_mode
     from pursuit.runtime import open_toolbox
@@ -77,7 +78,7 @@ def list_tools(
     if server is not None and mission is not None:
         raise InvalidArgument("give a SERVER or --mission, not both", field="--mission")
     loaded = None if mission is None else load_mission_file(mission)
-    configuration = context.configuration()
+    configuration = context.trusted_configuration(*([] if loaded is None else [of_mission(loaded)]))
     if loaded is not None:
         require_same(loaded, configuration)
 

@@ -17,6 +17,13 @@ from urllib.parse import unquote
 
 from pursuit.config.files import Fields, as_table, kind
 from pursuit.config.servers import SERVER_NAME
+from pursuit.config.surroundings import (
+    SURROUNDING_KEYS,
+    USUAL_SURROUNDINGS,
+    Inherit,
+    Surroundings,
+    read_surroundings,
+)
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import CONTROL_TOOLS, is_control_tool
 from pursuit.core.log_metrics import TAKES, MetricRule, checked_group, checked_json
@@ -53,8 +60,8 @@ PARAMETER_KEYS = tuple(dict.fromkeys((*_COMMON, *(key for keys in _BY_KIND.value
 PATTERNS = ("unit_pattern", "failure_pattern", "item_pattern")
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
 COMMAND_KEYS = (
-    "argv", "parameters", "metrics", "title", "description", "cwd", "env", "total", *PATTERNS, "disclaimer", "grace",
-    "heartbeat", "timeout", "allow_parent_paths", *TRAITS,
+    "argv", "parameters", "metrics", "title", "description", "cwd", *SURROUNDING_KEYS, "total", *PATTERNS, "disclaimer",
+    "grace", "heartbeat", "timeout", "allow_parent_paths", *TRAITS,
 )  # fmt: skip
 
 METRIC_KEYS = ("pattern", "json", "file", "take")
@@ -292,7 +299,7 @@ def climbs(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandConfig:
-    """One command. `env` may name secrets and stays out of `repr`."""
+    """One command."""
 
     name: str
     argv: Template
@@ -302,7 +309,7 @@ class CommandConfig:
     title: str | None = None
     description: str | None = None
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    surroundings: Surroundings = USUAL_SURROUNDINGS
     total: float | str | None = None
     """The number of units, or the name of the parameter that states it."""
     unit_pattern: str | None = None
@@ -396,8 +403,8 @@ def _argument_texts(arguments: Mapping[str, Any]) -> list[str]:
     return [value for values in lists for value in values if isinstance(value, str)]
 
 
-def read_commands(fields: Fields, base: Path) -> dict[str, CommandConfig]:
-    """Each command of the file; what is wrong is in the faults of `fields`."""
+def read_commands(fields: Fields, base: Path, inherit: Inherit = ()) -> dict[str, CommandConfig]:
+    """Each command of the file, which inherits these variables unless it says otherwise; faults are in `fields`."""
     found: dict[str, CommandConfig] = {}
     for name, table in fields.tables(COMMANDS_SERVER):
         if not SERVER_NAME.match(name):
@@ -406,11 +413,11 @@ def read_commands(fields: Fields, base: Path) -> dict[str, CommandConfig]:
         elif is_control_tool(name):
             taken = ", ".join(CONTROL_TOOLS)
             fields.fault(table.at, f"is a name of Pursuit's own tools ({taken}); choose another one")
-        found[name] = _read_command(name, table, base)
+        found[name] = _read_command(name, table, base, inherit)
     return found
 
 
-def _read_command(name: str, fields: Fields, base: Path) -> CommandConfig:
+def _read_command(name: str, fields: Fields, base: Path, inherit: Inherit) -> CommandConfig:
     fields.only(COMMAND_KEYS)
     declared = fields.inside("parameters")
     parameters = _read_parameters(declared)
@@ -425,7 +432,7 @@ def _read_command(name: str, fields: Fields, base: Path) -> CommandConfig:
         title=fields.text("title"),
         description=fields.text("description"),
         cwd=fields.text("cwd"),
-        env=fields.text_map("env"),
+        surroundings=read_surroundings(fields, inherit),
         total=_read_total(fields, parameters, declared),
         **{key: _read_pattern(fields, key) for key in PATTERNS},
         disclaimer=fields.text("disclaimer"),

@@ -6,6 +6,7 @@ with line and column if the file cannot be parsed.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,18 +16,31 @@ from typing import Any, Literal, get_args
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig, read_commands
 from pursuit.config.files import Fields, as_table, kind, parse_json, parse_toml, read_text, unreadable
 from pursuit.config.servers import ServerConfig, parse_servers
+from pursuit.config.surroundings import (
+    SURROUNDING_KEYS,
+    USUAL_SURROUNDINGS,
+    Inherit,
+    Surroundings,
+    read_inherit,
+    read_surroundings,
+)
+from pursuit.config.variables import expand_variables
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.rules import (
     ANY,
     SEVERITY,
     Decision,
+    Hosts,
     Mode,
     NetworkRules,
     OperatorPolicy,
+    Pattern,
     Rule,
     Tightening,
+    Under,
     parse_mode,
+    plain_name,
 )
 
 TOML_NAME = "pursuit.toml"
@@ -69,13 +83,15 @@ TOML_KEYS = (
     "schedule",
     "tracking",
     "audit",
+    "inherit_env",
 )
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
+TYPED_KEYS = ("under", "host")
 RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
 NETWORK_KEYS = ("allow", "ask", "deny")
-CHECK_KEYS = ("command", "cwd", "timeout")
+CHECK_KEYS = ("command", "cwd", "timeout", *SURROUNDING_KEYS)
 NOTIFY_KEYS = ("command", "webhook", "secret", "events", "timeout")
 AUDIT_KEYS = ("sign_every", "key", "signatures", "reads")
 SCHEDULE_KEYS = ("cron", "mission", "overlap", "timezone")
@@ -100,6 +116,7 @@ class NotifyConfig:
     secret: str = ""
     events: frozenset[Notice] = frozenset(NOTICES)
     timeout: float = 30.0
+    surroundings: Surroundings = USUAL_SURROUNDINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +161,8 @@ class Configuration:
     """The language model that proposes where a client names no proposer."""
     client_models: frozenset[str] = frozenset()
     """Further language models that MCP clients may name."""
+    surroundings: Surroundings = USUAL_SURROUNDINGS
+    """What the commands of checks in mission files, and of notifications, get."""
     notify: NotifyConfig | None = None
     schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
     audit: AuditConfig = field(default_factory=AuditConfig)
@@ -183,7 +202,27 @@ def load_configuration(path: Path) -> Configuration:
         faults.append(Fault(field=f"servers.{COMMANDS_SERVER}", reason=why, source=str(path)))
     if faults:
         raise ValidationFailed(faults, f"the configuration has {len(faults)} fault{'s' if len(faults) > 1 else ''}")
+    typed = [one for rule in configuration.policy.rules for one in rule.arguments.values() if isinstance(one, Under)]
+    if typed:
+        policy = replace(configuration.policy, folders=_folders(configuration))
+        configuration = replace(configuration, policy=policy)
     return configuration
+
+
+def _folders(configuration: Configuration) -> dict[str, str]:
+    """Where each server and command runs; of a server over HTTP that is not known."""
+    here = str(Path.cwd())
+    found = {
+        name: str(Path(server.base or here, expand_variables(server.cwd, os.environ)[0]).expanduser())
+        if server.cwd
+        else here
+        for name, server in configuration.servers.items()
+        if server.transport == "stdio"
+    }
+    for name, command in configuration.commands.items():
+        place = Path(command.base or here, expand_variables(command.cwd or ".", os.environ)[0])
+        found[f"{COMMANDS_SERVER}.{name}"] = str(place.expanduser())
+    return found
 
 
 def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configuration:
@@ -201,17 +240,19 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         faults.extend(wrong)
     if foreign:
         return Configuration(path=path, servers=servers)
+    inherit = read_inherit(fields)
     return Configuration(
         path=path,
         servers=servers,
-        checks=_checks(fields, path.parent.absolute()),
+        checks=_checks(fields, path.parent.absolute(), inherit),
+        surroundings=Surroundings(inherit=inherit),
         settings=_settings(fields),
-        policy=_policy(fields),
-        commands=read_commands(fields, path.parent.absolute()),
+        policy=_policy(fields, path.parent.absolute()),
+        commands=read_commands(fields, path.parent.absolute(), inherit),
         prices=_prices(fields),
         model=_model(fields),
         client_models=_client_models(fields),
-        notify=_notify(fields, path.parent.absolute()),
+        notify=_notify(fields, path.parent.absolute(), inherit),
         schedules=_schedules(fields, path.parent.absolute()),
         audit=_audit(fields, path.parent.absolute()),
         tracking=_tracking(fields, path.parent.absolute()),
@@ -247,7 +288,7 @@ def _audit(fields: Fields, base: Path) -> AuditConfig:
     )
 
 
-def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:
+def _checks(fields: Fields, base: Path, inherit: Inherit) -> dict[str, Mapping[str, Any]]:
     """The named commands of checks; they run in the configuration's folder unless they say otherwise."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, table in fields.tables("checks"):
@@ -255,13 +296,17 @@ def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:
         command, timeout = table.texts("command"), table.number("timeout")
         if not command:
             table.fault("command", "is missing; give the command as a list of words")
-        found[name] = {"command": list(command or ()), "cwd": str(base / (table.text("cwd") or "."))}
+        found[name] = {
+            "command": list(command or ()),
+            "cwd": str(base / (table.text("cwd") or ".")),
+            "surroundings": read_surroundings(table, inherit),
+        }
         if timeout is not None:
             found[name] = {**found[name], "timeout": timeout}
     return found
 
 
-def _notify(fields: Fields, base: Path) -> NotifyConfig | None:
+def _notify(fields: Fields, base: Path, inherit: Inherit) -> NotifyConfig | None:
     if "notify" not in fields.table:
         return None
     table = fields.inside("notify")
@@ -282,7 +327,8 @@ def _notify(fields: Fields, base: Path) -> NotifyConfig | None:
         if word not in NOTICES:
             known = nearest(word, NOTICES) or "; use " + ", ".join(NOTICES)
             table.fault(f"events[{place}]", f"{word[:100]!r} is not an event{known}")
-    given = NotifyConfig(base=base, command=command or (), webhook=webhook, secret=secret or "")
+    around = Surroundings(inherit=inherit)
+    given = NotifyConfig(base=base, command=command or (), webhook=webhook, secret=secret or "", surroundings=around)
     return replace(
         given,
         events=given.events if events is None else frozenset(one for one in NOTICES if one in events),
@@ -345,13 +391,13 @@ def _settings(fields: Fields) -> dict[str, float]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _policy(fields: Fields) -> OperatorPolicy:
+def _policy(fields: Fields, base: Path) -> OperatorPolicy:
     """The operator's policy; the default where there is no such table."""
     table = fields.inside("policy")
     table.only(POLICY_KEYS)
     return OperatorPolicy(
         mode=_mode(table, "ask"),
-        rules=_rules(table),
+        rules=_rules(table, base),
         network=read_network(table.inside("network")),
         callers=_callers(table),
     )
@@ -380,13 +426,50 @@ def _callers(table: Fields) -> dict[str, Tightening]:
     return found
 
 
-def _rules(table: Fields) -> tuple[Rule, ...]:
+def _arguments(rule: Fields, base: Path) -> dict[str, Pattern]:
+    """A glob, or a table with one of `under` and `host`, for each argument."""
+    table = rule.inside("arguments")
+    found: dict[str, Pattern] = {}
+    for path, value in table.table.items():
+        if isinstance(value, str):
+            found[path] = value
+        elif as_table(value) is None:
+            table.fault(path, f"must be a text, or a table with under or host, not {kind(value)}; put it in quotes")
+        else:
+            typed = table.inside(path)
+            typed.only(TYPED_KEYS)
+            if len(typed.table) != 1:
+                typed.fault("", "needs one of under and host")
+            elif "under" in typed.table:
+                found[path] = Under(str(base / Path(typed.text("under") or ".").expanduser()))
+            else:
+                found[path] = Hosts(_host_names(typed))
+    return found
+
+
+def _host_names(fields: Fields) -> tuple[str, ...]:
+    given = fields.texts("host") or ()
+    names: list[str] = []
+    for place, name in enumerate(given):
+        plain = plain_name(name.removeprefix("."))
+        if plain is None:
+            fields.fault(
+                f"host[{place}]", f"{name[:100]!r} is not a host; write example.org, .example.org or 127.0.0.1"
+            )
+        else:
+            names.append(f".{plain}" if name.startswith(".") else plain)
+    if not given:
+        fields.fault("host", "must have at least one host")
+    return tuple(names)
+
+
+def _rules(table: Fields, base: Path) -> tuple[Rule, ...]:
     return tuple(
         Rule(
             decision=_decision(rule),
             server=rule.text("server") or ANY,
             tool=rule.text("tool") or ANY,
-            arguments=rule.text_map("arguments"),
+            arguments=_arguments(rule, base),
             reason=rule.text("reason") or "",
         )
         for rule in table.rows("rules", RULE_KEYS)

@@ -295,6 +295,11 @@ def locate_state(state: Path | None, config: Path | None) -> Path:
         return Path(variable)
     if config is not None:
         return config.parent / ".pursuit" / "ledger.db"
+    return user_ledger()
+
+
+def user_ledger() -> Path:
+    """The ledger in the user's own data folder."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "pursuit" / "ledger.db"
     data = os.environ.get("XDG_DATA_HOME")

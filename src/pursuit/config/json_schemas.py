@@ -27,9 +27,11 @@ from pursuit.config.configuration import (
     SCHEDULE_KEYS,
     SETTINGS,
     TOML_KEYS,
+    TYPED_KEYS,
     WHOLE_SETTINGS,
 )
 from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
+from pursuit.config.surroundings import BUBBLEWRAP, ISOLATION_KEYS
 from pursuit.core.mission import Mission
 from pursuit.policy.rules import MODES, SEVERITY
 
@@ -46,6 +48,7 @@ NUMBER: Schema = {"type": "number", "exclusiveMinimum": 0}
 AMOUNT: Schema = {"type": "number", "minimum": 0}
 WHOLE: Schema = {"type": "integer", "minimum": 0}
 ANYTHING: Schema = {}
+INHERIT: Schema = {"anyOf": [FLAG, TEXTS]}
 
 _KEYWORDS = {
     "ge": "minimum",
@@ -74,6 +77,22 @@ def _rows(inner: Schema) -> Schema:
     return {"type": "array", "items": inner}
 
 
+def _surroundings() -> dict[str, Schema]:
+    """The keys that say what a command gets."""
+    isolation: dict[str, Schema] = {
+        "kind": _one_of([BUBBLEWRAP]),
+        **dict.fromkeys(("write", "hide"), TEXTS),
+        "network": FLAG,
+        "memory_mb": NUMBER,
+        "processes": {"type": "integer", "minimum": 1},
+    }
+    return {
+        "env": TEXT_MAP,
+        "inherit_env": INHERIT,
+        "isolation": {"anyOf": [_one_of([BUBBLEWRAP]), _table(ISOLATION_KEYS, isolation)]},
+    }
+
+
 def _server() -> Schema:
     override = _table((*OVERRIDE_FLAGS, "timeout"), {**dict.fromkeys(OVERRIDE_FLAGS, FLAG), "timeout": NUMBER})
     seconds = ("connect", "call", "read")
@@ -87,6 +106,7 @@ def _server() -> Schema:
         "concurrency": {"type": "integer", "minimum": 1},
         "timeouts": _table(seconds, dict.fromkeys(seconds, NUMBER)),
         "tools": _tables(override),
+        "isolation": _surroundings()["isolation"],
     }
     return _table(SERVER_KEYS, types)
 
@@ -109,7 +129,7 @@ def _command() -> Schema:
         "parameters": _tables(_table(PARAMETER_KEYS, parameter)),
         "metrics": _tables({"anyOf": [TEXT, metric]}),
         **dict.fromkeys(texts, TEXT),
-        "env": TEXT_MAP,
+        **_surroundings(),
         "total": {"anyOf": [NUMBER, TEXT]},
         **dict.fromkeys(("grace", "heartbeat", "timeout"), NUMBER),
         **dict.fromkeys(("allow_parent_paths", *TRAITS), FLAG),
@@ -118,7 +138,9 @@ def _command() -> Schema:
 
 
 def _policy() -> Schema:
-    rule = {"decision": _one_of(SEVERITY), **dict.fromkeys(("server", "tool", "reason"), TEXT), "arguments": TEXT_MAP}
+    typed = _table(TYPED_KEYS, {"under": TEXT, "host": TEXTS})
+    patterns = {"type": "object", "additionalProperties": {"anyOf": [TEXT, typed]}}
+    rule = {"decision": _one_of(SEVERITY), **dict.fromkeys(("server", "tool", "reason"), TEXT), "arguments": patterns}
     caller = {"mode": _one_of(MODES), **dict.fromkeys(("deny", "ask"), TEXTS)}
     types = {
         "mode": _one_of(MODES),
@@ -143,7 +165,8 @@ def configuration_schema() -> Schema:
         "events": _rows(_one_of(NOTICES)),
         "timeout": NUMBER,
     }
-    check: dict[str, Schema] = {"command": {**TEXTS, "minItems": 1}, "cwd": TEXT, "timeout": NUMBER}
+    command = {**TEXTS, "minItems": 1}
+    check: dict[str, Schema] = {"command": command, "cwd": TEXT, "timeout": NUMBER, **_surroundings()}
     types: dict[str, Schema] = {
         **dict.fromkeys(("servers", "mcpServers"), _tables(_server())),
         "checks": _tables(_table(CHECK_KEYS, check, required=["command"])),
@@ -156,6 +179,7 @@ def configuration_schema() -> Schema:
         "notify": _table(NOTIFY_KEYS, notify),
         "schedule": _schedule(),
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
+        "inherit_env": INHERIT,
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}
 

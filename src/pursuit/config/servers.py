@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pursuit.config.files import Fields
+from pursuit.config.surroundings import Isolation, read_isolation
 from pursuit.config.variables import as_secrets, expand_variables, secret_arguments, secret_entries, variable_values
 from pursuit.core.base_model import nearest
 from pursuit.core.tools import ToolOverride
@@ -36,6 +37,7 @@ TRANSPORTS: dict[str, Transport] = {
 SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
     "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
+    "isolation",
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
@@ -132,6 +134,7 @@ class ServerConfig:
     required: bool = False
     enabled_tools: tuple[str, ...] | None = None
     disabled_tools: tuple[str, ...] = ()
+    isolation: Isolation | None = None
     concurrency: int | None = None
     restart: bool = True
     trust_annotations: bool = False
@@ -186,6 +189,7 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         required=fields.flag("required") or False,
         enabled_tools=fields.texts("enabled_tools"),
         disabled_tools=fields.texts("disabled_tools") or (),
+        isolation=read_isolation(fields),
         concurrency=None if concurrency is None else int(concurrency),
         restart=fields.flag("restart") is not False,
         trust_annotations=fields.flag("trust_annotations") or False,
@@ -210,7 +214,7 @@ def _transport(fields: Fields) -> Transport:
     needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
     if needs not in fields.table and other in fields.table:
         fields.fault(said, f"{transport} needs a '{needs}'")
-    for key in ("headers",) if transport == "stdio" else ("args", "env", "cwd"):
+    for key in ("headers",) if transport == "stdio" else ("args", "env", "cwd", "isolation"):
         if key in fields.table:
             fields.fault(key, f"has no meaning for {transport}")
     return transport

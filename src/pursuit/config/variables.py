@@ -1,4 +1,7 @@
-"""Environment variables in a configuration (`${NAME}`, `${NAME:-default}`), and which values are secret.
+"""References in a configuration, and which values are secret.
+
+`${NAME}`, `${env:NAME}` and `${NAME:-default}` are environment variables, `${file:PATH}` is the content of a file, and
+`${keyring:SERVICE/NAME}` is a password of the system's keyring. A value that is put in is not expanded again.
 
 A value is shown only if it is clearly not secret: a known setting, a word, a path that exists, an address without a
 user. Any other value of a variable or of an `env` or `headers` table is a secret, unless it is very short.
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -18,7 +22,9 @@ SHORTEST_SECRET = 6
 SECRETIVE = re.compile(
     r"key|token|secret|pass|pwd|credential|auth|cookie|dsn|conn|(?:^|[^a-z])(?:pat|pin)(?:$|[^a-z])", re.IGNORECASE
 )
-VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+VARIABLE = re.compile(r"\$\{(?:(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?|(file|keyring):([^}]+))\}")
+"""The name of a variable and its default, or the kind of another reference and its place."""
+LONGEST_FILE = 64 * 1024
 # Variables that each session has, and names of settings that hold no secret.
 _KNOWN = re.compile(
     r"HOME|(OLD)?PWD|USER(NAME)?|LOGNAME|HOSTNAME|SHELL|PATH|LANG(UAGE)?|LC_\w+|TERM|TZ|TMP(DIR)?|TEMP|XDG_\w+"
@@ -40,10 +46,16 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The text with its variables, and the names of those that are not set and have no default."""
+    """The text with its references, and those that lead nowhere: a variable without a value or a default, no file."""
     missing: list[str] = []
 
     def value_of(match: re.Match[str]) -> str:
+        if match[3] is not None:
+            try:
+                return _looked_up(match[3], match[4])
+            except LookupError as error:
+                missing.append(f"{match[3]}:{match[4]} ({error.args[0]})")
+                return ""
         variable, default = match.group(1), cast("str | None", match.group(2))
         if variable in environ:
             return environ[variable]
@@ -54,11 +66,55 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> tuple[str, list[s
     return VARIABLE.sub(value_of, text), missing
 
 
+def _looked_up(kind: str, place: str) -> str:
+    """The value of a reference to a file or a keyring. Raises `LookupError` that says why there is none."""
+    if kind == "keyring":
+        return _password(place)
+    path = Path(place).expanduser()
+    if not path.is_absolute():
+        raise LookupError("give an absolute path, or one from ~")
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST_FILE + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise LookupError(getattr(error, "strerror", None) or "is not text") from None
+    if len(text) > LONGEST_FILE:
+        raise LookupError(f"has more than {LONGEST_FILE} characters")
+    return text.rstrip("\r\n")
+
+
+def _password(place: str) -> str:
+    service, slash, name = place.partition("/")
+    if not slash or not service or not name:
+        raise LookupError("write keyring:SERVICE/NAME")
+    try:
+        import keyring  # noqa: PLC0415 - an extra, and slow to load
+    except ImportError:
+        raise LookupError("install it: pip install 'pursuit[keyring]'") from None
+    try:
+        found = keyring.get_password(service, name)
+    except Exception as error:  # noqa: BLE001 - each backend has errors of its own
+        raise LookupError(f"the keyring says {type(error).__name__}: {error}") from None
+    if found is None:
+        raise LookupError("has no such password")
+    return found
+
+
+def _referred(texts: Iterable[str | None]) -> list[str]:
+    """The values of the files and passwords that these texts refer to."""
+    found: list[str] = []
+    for match in (match for text in texts if text for match in VARIABLE.finditer(text) if match[3] is not None):
+        with suppress(LookupError):
+            found.append(_looked_up(match[3], match[4]))
+    return found
+
+
 def variable_values(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str]:
-    """The values of the variables in these texts, and the secrets inside of them; not plain settings."""
-    names = {match[1] for text in texts if text for match in VARIABLE.finditer(text)}
+    """The values of the references in these texts, and the secrets inside of them; not plain settings."""
+    given = list(texts)
+    names = {match[1] for text in given if text for match in VARIABLE.finditer(text) if match[1] is not None}
     values = [environ[name] for name in names if name in environ and not _KNOWN.fullmatch(name)]
-    secret = [value for value in values if not _is_path(value)]
+    secret = [*(value for value in values if not _is_path(value)), *_referred(given)]
     return [part for value in secret for part in (value, *_inside(value))]
 
 
@@ -71,7 +127,10 @@ def _of_entry(key: str, said: str, full: str) -> list[str]:
     inside = _inside(full)
     if SECRETIVE.search(key):
         return [full, *inside]
-    names = [match[1] for match in VARIABLE.finditer(said)]
+    references = list(VARIABLE.finditer(said))
+    if any(match[3] is not None for match in references):
+        return [full, *_referred([said]), *inside]
+    names = [match[1] for match in references]
     if names:
         shown = all(_KNOWN.fullmatch(name) for name in names)
     else:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
+from pursuit.config.configuration import TOML_NAME, load_configuration
 from pursuit.config.json_schemas import SCHEMAS, schema_text
+from pursuit.config.mission_file import load_mission_file
+from pursuit.config.trust import of_configuration, of_mission, record
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
 
@@ -92,6 +96,11 @@ def write_example(target: Path, *, force: bool = False, template: str = DEFAULT)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValidationFailed([Fault(field=str(target), reason=reason)], "the example was not written") from error
+    # The person asked for these files, so what they start is trusted. Where that cannot be recorded, `run` asks.
+    with suppress(ValidationFailed):
+        own = of_configuration(load_configuration(target / TOML_NAME))
+        missions = [of_mission(load_mission_file(path)) for path in paths if path.name == "mission.toml"]
+        record([*([] if own is None else [own]), *missions])
     return list(paths)
 
 

@@ -7,9 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from pursuit.config.configuration import TOML_NAME
+from pursuit.config.files import STATE_VARIABLE, locate_state
+from pursuit.config.trust import new_state, record
 from pursuit.demo.example import write_example
+from pursuit.errors import ValidationFailed
 
 FOLDER = Path(".pursuit") / "demo"
 DELAY_MS = "5"
@@ -18,6 +23,8 @@ DELAY_MS = "5"
 def main() -> int:
     """Writes the example, runs it, and says how to see it again; returns the mission's exit code."""
     write_example(FOLDER, force=True)
+    with suppress(ValidationFailed):  # else the command says what to do
+        record([new_state(locate_state(None, FOLDER / TOML_NAME))])
     command = Path(sys.executable).with_name("pursuit")
     say = sys.stdout.write
     say("The goal: size a welded beam for least cost under stress, buckling and deflection limits.\n")
@@ -25,7 +32,7 @@ def main() -> int:
     say(f"$ cd {FOLDER} && pursuit run mission.toml\n")
     sys.stdout.flush()
     environment = {**os.environ, "PURSUIT_DEMO_DELAY_MS": os.environ.get("PURSUIT_DEMO_DELAY_MS", DELAY_MS)}
-    environment.pop("PURSUIT_STATE", None)
+    environment.pop(STATE_VARIABLE, None)
     code = _run([str(command), "run", "mission.toml"], environment)
     if code == 0:
         say(f"\nSee it again:  cd {FOLDER} && {_from_there(command)} list\n")

@@ -8,6 +8,7 @@ is sent before its intent is durable.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -35,7 +36,6 @@ COMMAND = Tool(
     traits=Traits(timeout=600.0),  # a build or a test suite takes minutes
 )
 """Stands for the tool where a check runs a command. Its arguments are `argv` and `cwd`."""
-_OPERATORS_OWN = Ruling(decision="allow", reason="only the operator writes the command of a check")
 _OUR_OWN = Ruling(decision="allow", reason="it only reads and writes this mission's own record")
 
 
@@ -75,9 +75,13 @@ def tool_of(run: Run, planned: Planned) -> Tool | None:
 
 def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
     """What policy says of the call."""
-    if tool is COMMAND:
-        return _OPERATORS_OWN
-    return _OUR_OWN if tool is OWN_TOOLS.get(tool.qualified) else run.tools.rule(tool, planned.args)
+    if tool is OWN_TOOLS.get(tool.qualified):
+        return _OUR_OWN
+    if tool is not COMMAND:
+        return run.tools.rule(tool, planned.args)
+    # Rules name it `check.NAME`, by the name in the configuration or else by its criterion.
+    name = run.named_check(planned.criterion_id) or planned.criterion_id or tool.name
+    return run.tools.rule_own(replace(tool, name=name), planned.args)
 
 
 async def ask_first(run: Run, calls: Sequence[Planned]) -> None:

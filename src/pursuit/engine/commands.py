@@ -12,11 +12,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
+from pursuit.config.surroundings import MOST_NAMES, USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.tools import CallFailed
 
 KEPT = 64 * 1024
@@ -26,15 +28,21 @@ DRAIN_SECONDS = 1.0
 
 
 async def run_command(
-    argv: Sequence[str], cwd: str | None, *, given: bytes | None = None, whole: int | None = None
+    argv: Sequence[str],
+    cwd: str | None,
+    *,
+    around: Surroundings = USUAL_SURROUNDINGS,
+    given: bytes | None = None,
+    whole: int | None = None,
 ) -> dict[str, Any]:
-    """The exit code and the ends of stdout and stderr; `cut` names those whose beginning is not kept.
+    """The exit code and the ends of stdout and stderr, without the secrets of its own environment.
 
-    `given` is the standard input. With `whole` all of stdout is kept, and more bytes than that are refused. Raises
-    `CallFailed`.
+    `cut` names the streams whose beginning is not kept. `given` is the standard input. With `whole` all of stdout is
+    kept, and more bytes than that are refused. A command that fails also tells which of our variables it did not get.
+    Raises `CallFailed`.
     """
     try:
-        process = await _started(argv, cwd, reads=given is not None)
+        process = await _started(argv, cwd, around, reads=given is not None)
     except (OSError, ValueError) as error:
         raise CallFailed(f"cannot run {argv[0]!r}: {error}", sent=False) from None
     most = KEPT if whole is None else whole + 1
@@ -60,20 +68,34 @@ async def run_command(
             await process.aclose()
     if whole is not None and len(tails["stdout"]) > whole:
         raise CallFailed(f"{argv[0]!r} printed more than the {whole} bytes that are read", answered=True)
+    secrets = around.secrets(os.environ) if around.env else ()
+    texts = {name: _redacted(tail.decode(errors="replace"), secrets) for name, tail in tails.items()}
+    withheld = around.withheld(os.environ)[:MOST_NAMES] if code != 0 else []
     cut = {"cut": [name for name in tails if name in dropped]} if dropped else {}
-    return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}, **cut}
+    return {"exit_code": code, **texts, **cut, **({"not_inherited": withheld} if withheld else {})}
 
 
-async def _started(argv: Sequence[str], cwd: str | None, *, reads: bool) -> Process:
+def _redacted(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+async def _started(argv: Sequence[str], cwd: str | None, around: Surroundings, *, reads: bool) -> Process:
+    words = list(argv)
+    if around.isolation is not None:
+        words = around.isolation.words(words, Path(cwd or ".").absolute())  # noqa: ASYNC240 - reads no disk
+    environment = around.environment(os.environ)
     process: Process | None = None
     # Shielded, because it is quick: a cancellation in the middle would end the leader and leave the rest of its group.
     with anyio.CancelScope(shield=True):
         process = await anyio.open_process(
-            list(argv),
+            words,
             stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
+            env=environment,
             start_new_session=True,
         )
     assert process is not None  # noqa: S101 - nothing leaves a shielded block early

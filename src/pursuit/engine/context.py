@@ -13,6 +13,8 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 import anyio
 
+from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
+from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
 from pursuit.core.state import MissionState
 from pursuit.core.tools import ProgressFn, TaskCalls, Tool, ToolResult
@@ -133,6 +135,10 @@ class Tools(TaskCalls, Protocol):
         """What policy says."""
         ...
 
+    def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """What policy says of the command of a check."""
+        ...
+
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult | Awaitable[ToolResult]:
@@ -165,6 +171,7 @@ class Run:
     settings: Settings
     observer: Observer | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    surroundings: Surroundings = USUAL_SURROUNDINGS
     started: float = 0.0
     stop_ordered: bool = False
     interrupted: anyio.Event = field(default_factory=anyio.Event)
@@ -180,6 +187,18 @@ class Run:
     def ledger(self) -> Ledger:
         """Where the journal writes."""
         return self.journal.ledger
+
+    def named_check(self, criterion_id: str | None) -> str | None:
+        """The name of the `[checks.NAME]` that a criterion uses, if it does."""
+        criteria = self.state.mission.criteria
+        return next(
+            (one.check for one in criteria if one.criterion_id == criterion_id and isinstance(one, Check)), None
+        )
+
+    def surroundings_of(self, criterion_id: str | None) -> Surroundings:
+        """What the command of a check gets: what `[checks.NAME]` says of a named one."""
+        named = self.checks.get(self.named_check(criterion_id) or "", {})
+        return named.get("surroundings", self.surroundings)
 
     def elapsed(self) -> float:
         """Seconds that this run has held the mission, in whole microseconds."""

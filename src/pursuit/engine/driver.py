@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast
 import anyio
 import msgspec
 
+from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
     AnyEvent,
@@ -129,6 +130,7 @@ class Driver:
     """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    surroundings: Surroundings = USUAL_SURROUNDINGS
     live: Path | None = None
     """The folder for what models say right now."""
     recorded: Recorded | None = None
@@ -301,6 +303,7 @@ class Driver:
             settings=self.settings,
             observer=_both(observer, self.tracking),
             checks=self.checks,
+            surroundings=self.surroundings,
             started=self.clock.monotonic(),
         )
 

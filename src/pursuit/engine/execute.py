@@ -172,7 +172,7 @@ async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None
     limit = run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
     try:
         if tool is COMMAND:
-            sent = _run_command(call.args)
+            sent = _run_command(run, call)
         elif tool is OWN_TOOLS.get(tool.qualified):
             sent = own_result(run, call)
         else:
@@ -186,8 +186,10 @@ async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None
     return _settled_as(run, call, answer, seconds=seconds)
 
 
-async def _run_command(args: Mapping[str, Any]) -> ToolResult:
-    return ToolResult(structured=await run_command(args["argv"], args["cwd"]))
+async def _run_command(run: Run, call: CallRecord) -> ToolResult:
+    """What the ledger has of the command is its words; its environment is the operator's, and is looked up now."""
+    around = run.surroundings_of(call.criterion_id)
+    return ToolResult(structured=await run_command(call.args["argv"], call.args["cwd"], around=around))
 
 
 async def own_result(run: Run, call: CallRecord) -> ToolResult:

@@ -1,7 +1,8 @@
 """Decides whether a call may be sent, and whether a host may be reached.
 
 The operator's policy comes first. Further layers (the mission's, the caller's) can only tighten it: a layer turns allow
-into ask or deny and ask into deny, never back. Deny wins. All functions are pure.
+into ask or deny and ask into deny, never back. Deny wins. All functions are pure, except that `Under` asks the file
+system where a path leads.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
+from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
@@ -32,6 +34,8 @@ MOST_FORMS = 16
 _SLASHES = re.compile("/+")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 _ORIGIN = re.compile(r"[^/?#:]+://[^/?#]*")
+_CONTROLS = re.compile("[\x00-\x1f\x7f]")
+_NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 _DROPPED = re.compile("[\t\r\n]")  # URL parsers drop these wherever they stand
 
 
@@ -52,9 +56,101 @@ class _Unreadable(Exception):
     """Escaped more often than any honest value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Under:
+    """A path, or a `file:` address, that leads into a folder: symbolic links are followed, `..` is resolved."""
+
+    folder: str
+
+    def holds(self, value: Any, cwd: str | None) -> bool | None:
+        """Whether it does, for a process in `cwd`; None if the value cannot be read as one path."""
+        path = _as_path(value)
+        if path is None or (cwd is None and not Path(path).is_absolute()):
+            return None
+        try:
+            return Path(cwd or "/", path).resolve().is_relative_to(Path(self.folder).resolve())
+        except (OSError, ValueError, RuntimeError):  # a ring of links is one of the last two
+            return None
+
+    def __str__(self) -> str:
+        return f"under {self.folder}"
+
+
+def _as_path(value: Any) -> str | None:
+    """The one path that a text is: no home, no other scheme, nothing that a reader may take for something else."""
+    if not isinstance(value, str) or not value or value.startswith("~") or _CONTROLS.search(value):
+        return None
+    if value[:5].lower() != "file:":
+        return None if "://" in value else value
+    try:
+        parts = urlsplit(value)
+        path = unquote(parts.path, errors="strict")
+    except ValueError:
+        return None
+    plain = parts.netloc in ("", "localhost") and not parts.query and not parts.fragment and "?" not in value
+    return path if plain and path.startswith("/") and not _CONTROLS.search(path) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """An address at one of these hosts; `.example.org` is each sub-domain.
+
+    Only a lower-case name or a dotted quad, as `urlsplit` and IDNA give it, can match: a reader may take every other
+    form (a user, an escape, a number, IPv6, a dot at the end) for another host.
+    """
+
+    names: tuple[str, ...]
+
+    def holds(self, value: Any, cwd: str | None) -> bool | None:
+        """Whether it is; None if the value is no plain address."""
+        host = plain_host(value) if isinstance(value, str) else None
+        if host is None:
+            return None
+        return any(host.endswith(name) if name.startswith(".") else host == name for name in self.names)
+
+    def __str__(self) -> str:
+        return f"host {', '.join(self.names)}"
+
+
+def plain_host(address: str) -> str | None:
+    """The host of an address in its one plain form, or None."""
+    if _CONTROLS.search(address) or "\\" in address or " " in address:
+        return None
+    try:
+        parts = urlsplit(address)
+        if not parts.scheme or "@" in parts.netloc or (parts.port is None and parts.netloc.endswith(":")):
+            return None
+        host = plain_name(parts.hostname or "")
+    except ValueError:
+        return None
+    return host
+
+
+def plain_name(host: str) -> str | None:
+    """A host as a lower-case ASCII name or a dotted quad; None for every other form."""
+    try:
+        name = host.encode("idna").decode().lower()
+    except UnicodeError:
+        return None
+    if not _NAME.fullmatch(name):
+        return None
+    last = name.rpartition(".")[2]
+    if not (last.isdigit() or last.startswith("0x")):
+        return name
+    try:
+        return str(IPv4Address(name))
+    except ValueError:
+        return None
+
+
+Pattern = str | Under | Hosts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """Globs over the server, the tool and the text of arguments, which are named by their dotted path.
+
+    An argument may also have a type: `Under` or `Hosts`.
 
     Where a value can be read in several ways, a rule that asks or denies matches if any reading does, and a rule that
     allows only if all do.
@@ -63,7 +159,7 @@ class Rule:
     decision: Decision
     server: str = ANY
     tool: str = ANY
-    arguments: Mapping[str, str] = field(default_factory=dict[str, str])
+    arguments: Mapping[str, Pattern] = field(default_factory=dict[str, Pattern])
     reason: str = ""
 
     def means(self, tool: Tool) -> bool:
@@ -79,14 +175,14 @@ class Rule:
             self.tool == ANY or fnmatchcase(tool.name, self.tool) or fnmatchcase(tool.qualified, self.tool)
         )
 
-    def matches(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
-        """Whether it concerns this call: each pattern matches its argument."""
+    def matches(self, tool: Tool, arguments: Mapping[str, Any], cwd: str | None = None) -> bool:
+        """Whether it concerns this call, of a server in the folder `cwd`: each pattern matches its argument."""
         if not self.means(tool):
             return False
         allows = self.decision == "allow"
         try:
             return all(
-                _fits(values_at(arguments, path.split(".")), pattern, every=allows)
+                _fits(values_at(arguments, path.split(".")), pattern, cwd, every=allows)
                 for path, pattern in self.arguments.items()
             )
         except (RecursionError, _Unreadable):  # an unreadable argument never matches a rule that allows
@@ -98,7 +194,10 @@ class Rule:
         return f"{said}: {self.reason}" if self.reason else said
 
 
-def _fits(values: Sequence[Any], pattern: str, *, every: bool) -> bool:
+def _fits(values: Sequence[Any], pattern: Pattern, cwd: str | None, *, every: bool) -> bool:
+    if not isinstance(pattern, str):
+        held = [pattern.holds(value, cwd) for value in values]
+        return bool(held) and all(one is True for one in held) if every else any(one is not False for one in held)
     patterns = {pattern, _folded(pattern)}
     readings = (reading for value in values for reading in _readings(value))
     fitting = (any(fnmatchcase(reading, one) for one in patterns) for reading in readings)
@@ -275,15 +374,26 @@ class OperatorPolicy:
     own: frozenset[str] = frozenset()
     callers: Mapping[str, Tightening] = field(default_factory=dict[str, Tightening])
     """A further layer for the caller with the token of this name."""
+    folders: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where a server, or a command by its qualified name, runs: relative paths start there."""
 
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """The strictest matching rule, before the mode; without one: allow what is read-only, ask for the rest."""
+        return self.ruled(tool, arguments) or self._without_rule(tool)
+
+    def matches(self, rule: Rule, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+        """Whether a rule concerns this call."""
+        cwd = self.folders.get(tool.qualified) or self.folders.get(tool.server)
+        return rule.matches(tool, arguments, cwd)
+
+    def ruled(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling | None:
+        """The strictest matching rule, before the mode."""
         found: Ruling | None = None
         for place, rule in enumerate(self.rules, start=1):
-            if rule.matches(tool, arguments):
+            if self.matches(rule, tool, arguments):
                 ruling = Ruling(decision=rule.decision, reason=rule.reason or f"rule {place} of the policy: {rule}")
                 found = ruling if found is None else stricter(found, ruling)
-        return found or self._without_rule(tool)
+        return found
 
     def _without_rule(self, tool: Tool) -> Ruling:
         if tool is SPAWN_TOOL:
@@ -334,6 +444,25 @@ def decide(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
     return ruling
 
 
+def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+    """Whether a check or a judge may run: the operator wrote or trusted it, so it is allowed without a rule.
+
+    In mode `never` it needs a rule that allows it. A mission's list of tools is not about it; `deny` and `ask` are.
+    """
+    mode = layers.mode
+    ruling = layers.operator.ruled(tool, arguments)
+    if ruling is None and mode == "never":
+        return Ruling(decision="deny", reason=f"mode never, and no rule allows {tool.qualified}")
+    ruling = ruling or Ruling(decision="allow", reason="the operator wrote it")
+    if mode == "auto" and ruling.decision == "ask":
+        ruling = Ruling(decision="allow", reason=f"mode auto; else asked: {ruling.reason}")
+    for layer in layers.tighter:
+        ruling = stricter(ruling, replace(layer, allowed=None).decide(tool))
+    if mode == "never" and ruling.decision == "ask":
+        return Ruling(decision="deny", reason=f"mode never, no one is asked: {ruling.reason}")
+    return ruling
+
+
 def conditional_rules(layers: Layers, tool: Tool) -> list[Rule]:
     """The rules that concern this tool only with some arguments: a listing cannot foresee them."""
     return [rule for rule in layers.operator.rules if rule.arguments and rule.means(tool)]
@@ -344,7 +473,11 @@ def may_ask(layers: Layers, tools: Iterable[Tool]) -> bool:
     if layers.mode == "never":
         return False
     asks = layers.mode == "ask" and any(rule.decision == "ask" for rule in layers.operator.rules)
-    return asks or any(decide(layers, tool, {}).decision == "ask" for tool in tools)
+    return (
+        asks
+        or any(layer.ask for layer in layers.tighter)
+        or any(decide(layers, tool, {}).decision == "ask" for tool in tools)
+    )
 
 
 def parse_mode(mode: str, *, field: str = "mode") -> Mode:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pursuit.config.trust import Workspace, started, started_server
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ProblemNotFound, ValidationFailed
 from pursuit.problems.files import not_a_file
@@ -26,6 +27,17 @@ class Found:
 
     problems: tuple[Manifest, ...]
     faults: tuple[Fault, ...]
+
+
+def workspaces_of(problem: Manifest) -> tuple[Workspace, ...]:
+    """What a problem starts, its server and its judge, for trust; a shipped one is trusted."""
+    if problem.path.resolve().is_relative_to(SHIPPED.resolve()):
+        return ()
+    rows = [] if problem.server is None else [started_server("of the problem", problem.server)]
+    judge = (problem.scorer.function,) if problem.scorer.function is not None else problem.scorer.command
+    if judge:
+        rows.append(started("judge", problem.problem_id, judge, isolation=problem.scorer.isolation))
+    return (Workspace(path=problem.path, starts=dict(rows)),)
 
 
 def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Path]:

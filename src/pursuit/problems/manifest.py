@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from pursuit.config.servers import ServerConfig
+from pursuit.config.surroundings import Isolation
 
 MANIFEST = "problem.toml"
 UPSTREAM = "upstream"
@@ -82,6 +83,7 @@ class Scorer:
     predicates: tuple[Rule, ...] = ()
     tool: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    isolation: Isolation | None = None
     files: tuple[str, ...] = ()
 
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from pursuit.config.files import Fields, as_table, kind
 from pursuit.config.servers import PYTHON
+from pursuit.config.surroundings import read_isolation
 from pursuit.core.base_model import nearest
 from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
@@ -129,7 +130,7 @@ _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
     "predicates": ("predicates",),
     "tool": ("tool", "arguments"),
 }
-_SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout", "files")
+_SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout", "files", "isolation")
 SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
 TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
 """Tools that are the agents', and so can be no judge."""
@@ -180,6 +181,7 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
         predicates=_rules(fields, has_server=has_server),
         tool=fields.text("tool"),
         arguments=arguments,
+        isolation=read_isolation(fields),
         files=read_list(fields, "files", lambda name: _no_files(folder, name), same=None),
     )
     if chosen is not None or named:

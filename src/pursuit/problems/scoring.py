@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self, cast
 import anyio
 
 from pursuit.config.servers import PYTHON
+from pursuit.config.surroundings import Surroundings
 from pursuit.core.attempts import AttemptScored, ScoreRow, SubmissionTaken
 from pursuit.core.patterns import Unfinished
 from pursuit.core.tools import CallFailed, ToolResult
@@ -311,7 +312,9 @@ async def _function(problem: Manifest, submitted: Submitted) -> Any:
 
 async def _run(problem: Manifest, argv: list[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return await run_command(argv, str(problem.folder), given=json.dumps(asked).encode(), whole=MOST_OUTPUT)
+        around = Surroundings(isolation=problem.scorer.isolation)
+        body = json.dumps(asked).encode()
+        return await run_command(argv, str(problem.folder), around=around, given=body, whole=MOST_OUTPUT)
     except CallFailed as error:
         raise CannotScore(str(error)) from None
 

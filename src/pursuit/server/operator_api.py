@@ -35,6 +35,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "unauthorized": 401,
     "forbidden": 403,
     "policy_denied": 403,
+    "not_trusted": 403,
     "approval_needed": 403,
     "session_not_found": 404,
     "approval_not_found": 404,

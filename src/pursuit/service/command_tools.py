@@ -45,7 +45,9 @@ def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any]) ->
     ruling = decide(layers, tool, arguments)
     if ruling.decision == "deny":
         raise PolicyDenied(f"{tool.qualified} is denied: {ruling.reason}", tool=tool.qualified)
-    asked = any(rule.decision == "ask" and rule.matches(tool, arguments) for rule in layers.operator.rules)
+    asked = any(
+        rule.decision == "ask" and layers.operator.matches(rule, tool, arguments) for rule in layers.operator.rules
+    )
     if ruling.decision == "ask" and asked:
         why = f"{tool.qualified} needs a yes: {ruling.reason}; an operator can run it with `pursuit task run`"
         raise ApprovalNeeded(why, tool=tool.qualified)

@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +23,20 @@ from pursuit.config.configuration import JSON_NAME, Configuration, load_configur
 from pursuit.config.files import as_table, parse_json, read_text
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.servers import ServerConfig, expand, is_loopback
+from pursuit.config.surroundings import no_isolation
+from pursuit.config.trust import of_configuration, require_trusted
 from pursuit.config.variables import expand_variables, holds_literal_secret
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool
-from pursuit.errors import ExtraMissing, ModelUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.errors import (
+    ExtraMissing,
+    ModelUnavailable,
+    NotTrusted,
+    PursuitError,
+    UpstreamUnavailable,
+    ValidationFailed,
+)
 from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.proposers.provider import Providers
@@ -206,6 +215,14 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
         try:
             configuration = load_configuration(config)
             findings.append(fine("configuration", f"{config}: servers: {len(configuration.servers)}"))
+            own = of_configuration(configuration)
+            require_trusted([] if own is None else [own])
+        except NotTrusted as refused:
+            mend = str(refused.details.get("trust", "put its owner and its permissions right"))
+            findings.append(broken("trust", refused.message, mend))
+            configuration = replace(
+                configuration, servers={}, commands={}, checks={}, notify=None
+            )  # nothing of it is started
         except ValidationFailed as failed:
             findings += [broken("configuration", str(fault), "put the file right") for fault in failed.faults]
         findings += file_findings(config, configuration.servers)
@@ -214,7 +231,23 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
     findings += unattended_findings(configuration, os.environ)
     findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
+    findings += isolation_findings(configuration)
     return findings
+
+
+def isolation_findings(configuration: Configuration) -> list[Finding]:
+    """Whether isolation works here; that it does not is broken only where it is asked for."""
+    around = [
+        *(one.surroundings for one in configuration.commands.values()),
+        *(one["surroundings"] for one in configuration.checks.values()),
+    ]
+    asked = any(one.isolation is not None for one in (*configuration.servers.values(), *around))
+    why = no_isolation()
+    if not why:
+        return [fine("isolation", "bubblewrap works here")]
+    if asked:
+        return [broken("isolation", why, "install bubblewrap, or allow user namespaces")]
+    return [fine("isolation", f"nothing asks for it; {why}")]
 
 
 def unattended_findings(configuration: Configuration, environ: Mapping[str, str]) -> list[Finding]:

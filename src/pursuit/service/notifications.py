@@ -296,7 +296,8 @@ class Notifier:
 
     async def _run(self, message: Notification) -> None:
         try:
-            done = await run_command(self._config.command, str(self._config.base), given=message.body)
+            config = self._config
+            done = await run_command(config.command, str(config.base), around=config.surroundings, given=message.body)
         except CallFailed as failed:
             raise NotDelivered(str(failed), final=True) from None
         if done["exit_code"] != 0:

@@ -28,6 +28,7 @@ from pursuit.ledger.chain import parse_root
 from pursuit.ledger.contract import Ledger
 
 MAKE_KEY = "openssl genpkey -algorithm ed25519 -out FILE"
+_LONGEST_LINE = 1_000
 _TAG = b"pursuit signed root 1\0"
 log = logging.getLogger(__name__)
 
@@ -83,14 +84,21 @@ def sign_root(key: Ed25519PrivateKey, root: str, now: float) -> SignedRoot:
 
 
 def append_signature(path: Path, signed: SignedRoot) -> None:
-    """Appends a line, in one write: several processes may sign."""
+    """Appends a line, in one write: several processes may sign. A file of anything else is refused."""
     try:
+        if path.exists() and path.stat().st_size:
+            with path.open("rb") as file:
+                msgspec.json.decode(file.readline(_LONGEST_LINE), type=SignedRoot)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, signed.line())
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except msgspec.MsgspecError:
+        raise _wrong(
+            path, "does not begin with a signed root, so nothing is appended to it; name another file"
+        ) from None
     except OSError as error:
         raise _wrong(path, f"cannot be written: {error.strerror}") from error
 

@@ -55,10 +55,13 @@ def configured_command(
         rule if rule.file is None else replace(rule, file=str(Path(cwd, rule.file).absolute()))
         for rule in config.rules(arguments)
     ]
+    around = config.surroundings
     command = Command(
         argv=words,
         cwd=cwd,
-        env={**environ, **env},
+        env={**around.inherited(environ), **env},
+        isolation=around.isolation,
+        withheld=around.withheld(environ),
         title=config.title,
         total=config.units(arguments),
         unit_pattern=config.unit_pattern,
@@ -68,7 +71,8 @@ def configured_command(
         disclaimer=config.disclaimer,
         grace=GRACE if config.grace is None else config.grace,
         heartbeat=HEARTBEAT if config.heartbeat is None else config.heartbeat,
-        secrets=as_secrets([*secret_entries(config.env, env), *secret_arguments(words), *known]),
+        secrets=as_secrets([*secret_arguments(words), *(known := [*secret_entries(around.env, env), *known])]),
+        referenced=as_secrets(known),
     )
     command.check()
     return command
@@ -78,7 +82,9 @@ def check_startable(config: CommandConfig, environ: Mapping[str, str]) -> None:
     """Raises `ValidationFailed` with what would keep it from starting, whatever its arguments."""
     cwd, env = _surroundings(config, environ)
     program = "".join(map(str, config.argv.groups[0][0]))  # no parameter stands in it
-    Command(argv=_program([program]), cwd=cwd, env={**environ, **env}).check()
+    around = config.surroundings
+    env = {**around.inherited(environ), **env}
+    Command(argv=_program([program]), cwd=cwd, env=env, isolation=around.isolation).check()
 
 
 def _program(words: Sequence[str]) -> tuple[str, ...]:
@@ -95,7 +101,7 @@ def _surroundings(config: CommandConfig, environ: Mapping[str, str]) -> tuple[st
         missing.extend(Fault(field=f"commands.{config.name}.{at}", reason=reason.format(name)) for name in unset)
         return value
 
-    env = {key: full(value, f"env.{key}") for key, value in config.env.items()}
+    env = {key: full(value, f"env.{key}") for key, value in config.surroundings.env.items()}
     cwd = Path(config.base or ".", full(config.cwd or ".", "cwd")).expanduser()
     if missing:
         raise ValidationFailed(missing, f"{config.name} cannot be started")
@@ -115,10 +121,10 @@ def plain_command(
 
     Raises `ValidationFailed` or `PathTraversal`.
     """
-    given = dict(env or {})
+    given, known = dict(env or {}), list(known)
     # What the operator hands over by a variable of its own is known to us by its name alone.
     secrets = as_secrets([*secret_entries(given, given), *secret_arguments(argv), *known])
-    command = Command(argv=tuple(argv), env={**environ, **given}, secrets=secrets, **more)
+    command = Command(argv=tuple(argv), env={**environ, **given}, secrets=secrets, referenced=as_secrets(known), **more)
     command.check()
     if not allow_parent_paths:
         refuse_parent_paths(Path(argv[0]).name, list(argv[1:]))
@@ -140,7 +146,7 @@ def known_secrets(
         ready = replace(server, env=full(server.env), headers=full(server.headers), args=args)
         found += [*secrets_of(server, ready, environ), *secret_arguments([server.url or ""])]
     for command in commands:
-        found += secret_entries(command.env, full(command.env))
+        found += secret_entries(command.surroundings.env, full(command.surroundings.env))
     return found
 
 
@@ -253,9 +259,9 @@ class Tasks:
     async def _open(self, *, task_status: anyio.abc.TaskStatus[TaskHost]) -> None:
         from pursuit.tasks.runner import Processes  # noqa: PLC0415 - a process that only reads does without
 
-        limits = {} if self._log_bytes is None else {"log_bytes": self._log_bytes}
+        more: dict[str, Any] = {} if self._log_bytes is None else {"log_bytes": self._log_bytes}
         async with (
-            Processes(self._folder, **limits) as self._processes,
+            Processes(self._folder, known_secrets=lambda: as_secrets(self._known_secrets()), **more) as self._processes,
             TaskHost(self.store, resume=self.resume) as host,
         ):
             host.retention.clear, host.retention.needed = self._clear, partial(is_awaited, self.store.ledger)

@@ -179,7 +179,11 @@ def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
         "decision": ruling.decision,
         "reason": ruling.reason,
         "when": [
-            {"decision": rule.decision, "arguments": dict(rule.arguments), "reason": rule.reason}
+            {
+                "decision": rule.decision,
+                "arguments": {path: str(one) for path, one in rule.arguments.items()},
+                "reason": rule.reason,
+            }
             for rule in conditional_rules(layers, tool)
         ],
     }

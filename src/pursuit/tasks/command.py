@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.config.commands import LARGEST, LEAST_HEARTBEAT, LONGEST_GRACE
+from pursuit.config.surroundings import CannotIsolate, Isolation, withheld_note
 from pursuit.core.log_metrics import LogMetrics, MetricRule
 from pursuit.core.patterns import checked_pattern
 from pursuit.core.tasks import TaskEnd
@@ -53,7 +54,12 @@ class Command:
     disclaimer: str | None = None
     grace: float = GRACE
     heartbeat: float = HEARTBEAT
+    isolation: Isolation | None = None
+    withheld: Sequence[str] = ()
+    """The names of our variables that it does not get."""
     secrets: Sequence[str] = field(default=(), repr=False)
+    referenced: Sequence[str] = field(default=(), repr=False)
+    """Those of the secrets that the configuration and the environment give again: they are not stored."""
 
     @property
     def shown(self) -> str:
@@ -68,9 +74,23 @@ class Command:
 
     def check(self) -> None:
         """Raises `ValidationFailed` with everything that would keep it from starting."""
-        faults = [*self._program_faults(), *self._folder_faults(), *self._pattern_faults(), *self._number_faults()]
+        faults = [
+            *self._isolation_faults(),
+            *self._program_faults(),
+            *self._folder_faults(),
+            *self._pattern_faults(),
+            *self._number_faults(),
+        ]
         if faults:
             raise ValidationFailed([replace(fault, reason=self.redacted(fault.reason)) for fault in faults])
+
+    def _isolation_faults(self) -> list[Fault]:
+        try:
+            if self.isolation is not None:
+                self.isolation.words(self.argv, Path(self.cwd or ".").absolute())
+        except CannotIsolate as error:
+            return [Fault(field="isolation", reason=str(error))]
+        return []
 
     def _program_faults(self) -> list[Fault]:
         if not self.argv or not self.argv[0]:
@@ -110,10 +130,12 @@ class Command:
         ]
 
     def stored(self) -> dict[str, Any]:
-        """What is needed to go on with it after a crash: all but what starts it."""
+        """What is needed to go on with it after a crash: all but what starts it, and no secret of the configuration."""
         body = asdict(self)
-        del body["env"], body["cwd"]
-        return {**body, "argv": list(self.argv), "secrets": list(self.secrets)}
+        del body["env"], body["cwd"], body["isolation"], body["referenced"]
+        secrets = [secret for secret in self.secrets if secret not in self.referenced]
+        words = [self.redacted(word) for word in self.argv]
+        return {**body, "argv": words, "title": self.shown, "secrets": secrets}
 
     def stamped(self) -> Command:
         """The same with what is known now of the files of its metrics: one that stays like that is not its own."""
@@ -204,6 +226,8 @@ def ending_of(run: FinishedRun) -> Ending:
         body["metrics"] = dict(run.metrics)
     if status == "failed":
         body |= {"failure_lines": list(run.failures), "stderr_tail": list(run.stderr)}
+    if status == "failed" and run.command.withheld:
+        run = replace(run, notes=[*run.notes, withheld_note(run.command.withheld)])
     body |= {"duration_seconds": round(run.seconds, 3), "notes": list(run.notes) or None}
     if status != "completed":
         body["disclaimer"] = run.command.disclaimer

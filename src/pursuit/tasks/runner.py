@@ -14,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -426,8 +426,17 @@ NOT_STARTED = "its command was not started: the process that should start it end
 class Processes:
     """Runs commands below `folder`; `log_bytes` bounds what is kept of the output of each, `unread` what may wait."""
 
-    def __init__(self, folder: Path, *, log_bytes: int = BOUND, unread: int = UNREAD, segment: int = SEGMENT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        log_bytes: int = BOUND,
+        unread: int = UNREAD,
+        segment: int = SEGMENT,
+        known_secrets: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._folder = folder.absolute()
+        self._known_secrets = known_secrets
         self._log_bytes = log_bytes
         self._limits = {"unread": unread, "segment": segment}
         self._unmarked = min(UNMARKED, unread // 4)
@@ -486,6 +495,7 @@ class Processes:
                 await end_tree(self._process_table, Root(task_id=ctx.task_id, leader=NO_PROCESS), GRACE)
                 return self._refusal(ctx, folder, None, UNREADABLE)
             (folder / "ended").unlink(missing_ok=True)
+            command = replace(command, secrets=[*command.secrets, *self._known_secrets()])
             return await self._find(ctx, folder, command)
 
         return run
@@ -609,9 +619,10 @@ def _lay_out(folder: Path, command: Command) -> None:
 def _to_start(command: Command) -> dict[str, Any]:
     """What the supervisor is sent, with everything that this process would have added."""
     env = os.environ if command.env is None else command.env
+    cwd = Path(command.cwd or ".").absolute()
     return {
-        "argv": list(command.argv),
-        "cwd": str(Path(command.cwd or ".").absolute()),
+        "argv": list(command.argv) if command.isolation is None else command.isolation.words(command.argv, cwd),
+        "cwd": str(cwd),
         "env": {key: value for key, value in env.items() if key != TAG},
     }
 

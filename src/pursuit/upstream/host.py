@@ -10,7 +10,16 @@ from pursuit.core.catalogue import Catalogue
 from pursuit.core.mission import FLEET, SPAWN, MissionPolicy
 from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.errors import UpstreamUnavailable
-from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, Tightening, conditional_rules, decide, may_ask
+from pursuit.policy.rules import (
+    Layers,
+    OperatorPolicy,
+    Ruling,
+    Tightening,
+    conditional_rules,
+    decide,
+    decide_own,
+    may_ask,
+)
 from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.pool import Pool
 from pursuit.upstream.resource_tools import is_resource_tool, read
@@ -49,6 +58,10 @@ class MissionTools:
         if not conditional_rules(self.layers, tool):
             self._rulings[tool.qualified] = (tool, ruling)
         return ruling
+
+    def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """The ruling about a check by command, which the operator wrote or trusted."""
+        return decide_own(self.layers, tool, arguments)
 
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None

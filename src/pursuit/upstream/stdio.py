@@ -61,7 +61,10 @@ def command_line(config: ServerConfig, env: Mapping[str, str]) -> Sequence[str]:
     if program is None:
         why = "is not executable" if "/" in command and Path(command).exists() else "was not found"
         raise FileNotFoundError(f"the command {command!r} {why}")
-    return (*_death_signal_launcher(shutil.which("setpriv")), program, *config.args)
+    words = (program, *config.args)
+    if config.isolation is not None:
+        words = tuple(config.isolation.words(words, Path(config.cwd or ".").absolute()))
+    return (*_death_signal_launcher(shutil.which("setpriv")), *words)
 
 
 @cache

@@ -22,7 +22,7 @@ from pursuit import __version__
 from pursuit.config.configuration import Configuration
 from pursuit.core.tools import Tool
 from pursuit.errors import PolicyDenied
-from pursuit.policy.rules import Mode
+from pursuit.policy.rules import Layers, Mode, decide_own
 from pursuit.problems.attempts import Attempt, new_attempt_id, shared_attempt_id
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.runtime import Runtime
@@ -159,10 +159,17 @@ async def open_problem(
 def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:
     """No approval is needed for the scorer, which is the operator's; if it were denied, no attempt had a score."""
     scorer = problem.scorer
-    if scorer.tool is None or options.config is None:
+    policy = (options.config or Configuration()).policy
+    if scorer.tool is not None:
+        tool = Tool(server=UPSTREAM, name=scorer.tool, input_schema={}, definition={})
+        why = denial(policy, tool, scorer.arguments)
+    elif scorer.function is not None or scorer.command:
+        tool = Tool(server="judge", name=problem.problem_id, input_schema={}, definition={})
+        layers = Layers(operator=replace(policy, mode=options.mode or "auto"))
+        ruling = decide_own(layers, tool, {"argv": list(scorer.command)})
+        why = f"{tool.qualified} is denied by policy: {ruling.reason}" if ruling.decision == "deny" else None
+    else:
         return
-    tool = Tool(server=UPSTREAM, name=scorer.tool, input_schema={}, definition={})
-    why = denial(options.config.policy, tool, scorer.arguments)
     if why is not None:
         raise PolicyDenied(f"the problem {problem.problem_id!r} cannot be judged: {why}", tool=tool.qualified)
 

@@ -1,0 +1,209 @@
+"""What a command gets from us: its environment, and the part of the machine that it may see and change.
+
+A command, a check, a judge and a notification start with few variables, so that no key of ours reaches a program that
+did not ask for it. With `isolation` they, and stdio servers, run under bubblewrap. Where that does not work, asking for
+it is an error: nothing is ever started without the isolation that it was given.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from pursuit.config.files import Fields, as_table, kind
+from pursuit.config.variables import as_secrets, expand_variables, secret_entries
+from pursuit.core.base_model import nearest
+
+# The proxies also in lower case, as most programs read them.
+USUAL = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|TERM|VIRTUAL_ENV|CONDA_PREFIX|CUDA_VISIBLE_DEVICES"
+    r"|SSL_CERT_\w+|\w+_(PROXY|proxy)|XDG_\w+"
+)
+"""The variables that each command gets."""
+MOST_NAMES = 40
+
+Inherit = bool | tuple[str, ...]
+
+SURROUNDING_KEYS = ("env", "inherit_env", "isolation")
+ISOLATION_KEYS = ("kind", "write", "hide", "network", "memory_mb", "processes")
+BUBBLEWRAP = "bubblewrap"
+_MEGABYTE = 1024 * 1024
+# Sets the limits inside, then becomes the command. `RLIMIT_NPROC` counts the processes of the new user namespace.
+_LIMITS = (
+    "import os, resource as r, sys; m, p = map(int, sys.argv[1:3]);"
+    "m and r.setrlimit(r.RLIMIT_AS, (m, m)); p and r.setrlimit(r.RLIMIT_NPROC, (p, p));"
+    "os.execvp(sys.argv[3], sys.argv[3:])"
+)
+
+
+class CannotIsolate(OSError):
+    """Isolation was asked for, and does not work here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """`isolation`: the system is read-only, and without a network unless `network`; `write` are writable folders."""
+
+    write: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+    network: bool = False
+    memory_mb: float | None = None
+    processes: int | None = None
+
+    def words(self, argv: Sequence[str], cwd: Path) -> list[str]:
+        """The command line that runs `argv` isolated, in `cwd`. Raises `CannotIsolate`."""
+        if why := no_isolation():
+            raise CannotIsolate(why)
+        # `/tmp` is private; the folder of the command and the writable ones are put back, if they lie there.
+        words = [_bubblewrap() or "", "--die-with-parent", "--new-session", "--unshare-all"]
+        words += ["--share-net"] if self.network else []
+        words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108
+        words += ["--ro-bind", str(cwd), str(cwd)]
+        for one in self.write:
+            place = _place(one, cwd)
+            if not place.is_dir():
+                raise CannotIsolate(f"the writable folder {place} does not exist")
+            words += ["--bind", str(place), str(place)]
+        for one in self.hide:  # last, so that no other folder shows it again
+            if (place := _place(one, cwd)).exists():
+                words += ["--tmpfs", str(place)] if place.is_dir() else ["--ro-bind", "/dev/null", str(place)]
+        words += ["--chdir", str(cwd), "--"]
+        if self.memory_mb is not None or self.processes is not None:
+            most = (int((self.memory_mb or 0) * _MEGABYTE), self.processes or 0)
+            words += [sys.executable, "-I", "-S", "-c", _LIMITS, *map(str, most)]
+        return [*words, *argv]
+
+
+def _place(text: str, cwd: Path) -> Path:
+    return (cwd / Path(text).expanduser()).resolve()
+
+
+def _bubblewrap() -> str | None:
+    return shutil.which("bwrap")
+
+
+def no_isolation() -> str:
+    """Why nothing can be isolated here; empty if it works, which is tried once."""
+    return _tried(_bubblewrap())
+
+
+@cache
+def _tried(program: str | None) -> str:
+    if program is None:
+        return "isolation needs bubblewrap (the program bwrap), which is not installed here"
+    words = [program, "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]
+    try:
+        tried = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"isolation does not work here: {error}"
+    said = tried.stderr.decode(errors="replace").strip()
+    return "" if tried.returncode == 0 else f"isolation does not work here: {said or tried.returncode}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a command gets. `env` has references, which are resolved when the command starts, and stays out of `repr`.
+
+    `inherit` adds further variables of ours: all of them, or those that match a glob.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    inherit: Inherit = ()
+    isolation: Isolation | None = None
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment. Raises `ValueError` with the references that lead nowhere."""
+        return {**self.inherited(environ), **self.resolved(environ)}
+
+    def resolved(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The variables of `env` with their values. Raises `ValueError` with the references that lead nowhere."""
+        found, missing = dict[str, str](), list[str]()
+        for name, text in self.env.items():
+            found[name], unset = expand_variables(text, environ)
+            missing += [f"${{{one}}} of env.{name}" for one in unset]
+        if missing:
+            raise ValueError(f"not set: {', '.join(missing)}")
+        return found
+
+    def inherited(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """What it gets of our environment."""
+        if self.inherit is True:
+            return dict(environ)
+        globs = self.inherit or ()
+        return {
+            name: value
+            for name, value in environ.items()
+            if USUAL.fullmatch(name) or any(fnmatchcase(name, glob) for glob in globs)
+        }
+
+    def withheld(self, environ: Mapping[str, str]) -> list[str]:
+        """The names of our variables that it does not get."""
+        given = self.inherited(environ)
+        return sorted(name for name in environ if name not in given and name not in self.env)
+
+    def secrets(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """The secret values of `env`, longest first."""
+        return as_secrets(secret_entries(self.env, self.resolved(environ)))
+
+
+USUAL_SURROUNDINGS = Surroundings()
+
+
+def withheld_note(names: Sequence[str]) -> str:
+    """What a command that failed did not get, for a person."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"not in its environment: {', '.join(names[:MOST_NAMES])}{more} (inherit_env adds variables)"
+
+
+def read_inherit(fields: Fields, default: Inherit = ()) -> Inherit:
+    """`inherit_env`: true, or the names and globs of variables."""
+    value: object = fields.table.get("inherit_env")
+    if value is None or isinstance(value, bool):
+        return default if value is None else value
+    if not isinstance(value, list):
+        fields.fault("inherit_env", f'must be true, or a list of names such as ["CI", "AWS_*"], not {kind(value)}')
+        return default
+    return fields.texts("inherit_env") or ()
+
+
+def read_isolation(fields: Fields) -> Isolation | None:
+    """`isolation`: "bubblewrap", or a table with its folders and limits."""
+    value = fields.table.get("isolation")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        _check_kind(fields, "isolation", value)
+        return Isolation()
+    if as_table(value) is None:
+        fields.fault("isolation", f'must be "{BUBBLEWRAP}" or a table, not {kind(value)}')
+        return None
+    table = fields.inside("isolation")
+    table.only(ISOLATION_KEYS)
+    _check_kind(table, "kind", table.text("kind") or BUBBLEWRAP)
+    processes = table.number("processes", whole=True)
+    return Isolation(
+        write=table.texts("write") or (),
+        hide=table.texts("hide") or (),
+        network=table.flag("network") or False,
+        memory_mb=table.number("memory_mb"),
+        processes=None if processes is None else int(processes),
+    )
+
+
+def _check_kind(fields: Fields, key: str, said: str) -> None:
+    if said != BUBBLEWRAP:
+        fields.fault(key, f"{said!r} is not a kind of isolation{nearest(said, [BUBBLEWRAP]) or f'; use {BUBBLEWRAP}'}")
+
+
+def read_surroundings(fields: Fields, inherit: Inherit) -> Surroundings:
+    """The three keys of a table; `inherit` is what holds where the table does not say."""
+    return Surroundings(
+        env=fields.text_map("env"), inherit=read_inherit(fields, inherit), isolation=read_isolation(fields)
+    )

@@ -1,0 +1,166 @@
+"""What asks for isolation is never started without it; where bubblewrap works, it holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from workspace import Victim, judged, problem
+
+from pursuit.config import surroundings
+from pursuit.problems.scoring import CannotScore
+
+
+def works() -> bool:
+    try:
+        return (
+            subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], check=False, capture_output=True).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+ISOLATED = pytest.mark.skipif(not works(), reason="bubblewrap does not work here")
+MISSION = """
+directive = "x"
+tool_allowlist = ["commands.own"]
+[[criteria]]
+criterion_id = "c"
+kind = "check"
+check = "evil"
+[budget]
+max_iterations = 1
+[proposer]
+kind = "replay"
+proposals = [{ tool_calls = [] }]
+"""
+OWN = '[commands.own]\nargv = ["true"]\n'
+ASK = 'isolation = "bubblewrap"\n'
+ATTACKS = {
+    "server": ({"pursuit.toml": '[servers.evil]\ncommand = "sh"\nargs = ["-c", "OWNED; exec cat"]\n' + ASK}, ["tools"]),
+    "command": ({"pursuit.toml": '[commands.evil]\nargv = ["sh", "-c", "OWNED"]\n' + ASK}, ["task", "run", "evil"]),
+    "check": (
+        {"pursuit.toml": OWN + '[checks.evil]\ncommand = ["sh", "-c", "OWNED"]\n' + ASK, "m.toml": MISSION},
+        ["run", "m.toml"],
+    ),
+}
+
+
+@pytest.fixture
+def operator(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
+    monkeypatch.setenv("PURSUIT_TRUST", "1")
+    return victim
+
+
+@pytest.mark.guarantee("isolation-is-never-dropped")
+@pytest.mark.parametrize("name", ATTACKS)
+def test_without_bubblewrap_nothing_is_started(operator: Victim, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("PATH", str(_without_bwrap(operator.home)))
+    files, words = ATTACKS[name]
+    for file, text in files.items():
+        operator.write(file, text)
+    code, said = operator.run(*words)
+    assert (code != 0, operator.owned) == (True, False), said
+    if name != "check":
+        assert "isolation needs bubblewrap" in said
+    assert "broken\tisolation\tisolation needs bubblewrap" in operator.run("doctor")[1]
+
+
+def _without_bwrap(folder: Path) -> Path:
+    """A PATH with a shell and all that the attacks need."""
+    place = folder / "bin"
+    place.mkdir()
+    for program in ("sh", "touch", "true", "cat", "ps"):
+        (place / program).symlink_to(
+            next(one for one in (Path("/bin") / program, Path("/usr/bin") / program) if one.exists())
+        )
+    return place
+
+
+def test_without_bubblewrap_no_judge_is_started(operator: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(_without_bwrap(operator.home)))
+    path = operator.write("problem.toml", problem("OWNED; echo 0") + ASK)
+    with pytest.raises(CannotScore, match="isolation needs bubblewrap"):
+        judged(path)
+    assert not operator.owned
+
+
+@ISOLATED
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_isolated_process_changes_nothing_outside(operator: Victim, name: str) -> None:
+    files, words = ATTACKS[name]
+    for file, text in files.items():
+        operator.write(file, text)
+    operator.run(*words)
+    assert not operator.owned
+
+
+ROWS = {
+    "it writes a listed folder": ("touch data/new", '{ write = ["data"] }', 0),
+    "it writes another one": ("touch other/new", '{ write = ["data"] }', 1),
+    "it reads what is hidden": ("grep hunter2 data/secret", '{ hide = ["data/secret"] }', 1),
+    "it reads what is hidden in a writable folder": (
+        "grep hunter2 data/secret",
+        '{ write = ["data"], hide = ["data/secret"] }',
+        1,
+    ),
+    "it reads a hidden folder": ("grep hunter2 data/secret", '{ hide = ["data"] }', 1),
+    "it reads what is not hidden": ("grep hunter2 data/secret", "{ }", 0),
+    "it has a network": ("grep -v -e lo: -e Inter -e face /proc/net/dev", "{ }", 1),
+    "it sees other processes": ("test $(ls -d /proc/[0-9]* | wc -l) -gt 6", "{ }", 1),
+    "it takes much memory": ("head -c 200000000 /dev/zero | tail -c 199999999 >/dev/null", "{ memory_mb = 60 }", 1),
+}
+
+
+@ISOLATED
+@pytest.mark.parametrize(("script", "isolation", "wanted"), ROWS.values(), ids=ROWS)
+def test_what_an_isolated_command_can_do(operator: Victim, script: str, isolation: str, wanted: int) -> None:
+    for folder in ("data", "other"):
+        (operator.folder / folder).mkdir()
+    (operator.folder / "data" / "secret").write_text("hunter2")
+    argv = json.dumps(["sh", "-c", script.replace("{", "{{").replace("}", "}}")])
+    operator.write("pursuit.toml", f"[commands.show]\nargv = {argv}\nisolation = {isolation}\n")
+    assert (operator.run("task", "run", "show")[0] != 0) == bool(wanted)
+
+
+@ISOLATED
+def test_an_isolated_server_works(operator: Victim) -> None:
+    server = '[servers.beam]\ncommand = "__python_executable__"\nargs = ["-m", "pursuit.demo.welded_beam"]\n'
+    operator.write("pursuit.toml", server + ASK)
+    code, said = operator.run("tools")
+    assert (code, "beam.evaluate" in said) == (0, True), said
+
+
+WRONG = {
+    '"docker"': "is not a kind of isolation",
+    "3": "or a table",
+    '{ kind = "bubblewarp" }': "is not a kind of isolation",
+    "{ networks = true }": "there is no such key here",
+    "{ memory_mb = 0 }": "above zero",
+    '{ write = "x" }': "must be a list",
+}
+
+
+@pytest.mark.parametrize(("value", "reason"), WRONG.items())
+def test_a_wrong_value_is_refused(operator: Victim, value: str, reason: str) -> None:
+    operator.write("pursuit.toml", f"{OWN}isolation = {value}\n")
+    code, said = operator.run("tools")
+    assert (code, reason in said) == (2, True), said
+
+
+def test_the_command_line_is_the_read_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What bubblewrap is told, also where it is not installed."""
+    monkeypatch.setattr(surroundings, "no_isolation", lambda: "")
+    monkeypatch.setattr(surroundings, "_bubblewrap", lambda: "/usr/bin/bwrap")
+    (tmp_path / "data").mkdir()
+    words = surroundings.Isolation(write=("data",), memory_mb=10).words(["x"], tmp_path)
+    said = " ".join(words)
+    assert "--unshare-all" in words
+    assert "--share-net" not in words
+    assert said.index("--ro-bind / /") < said.index(f"--ro-bind {tmp_path} {tmp_path}") < said.index("--bind ")
+    assert words[-1] == "x"
+    assert str(10 * 1024 * 1024) in words
+    with pytest.raises(surroundings.CannotIsolate, match="does not exist"):
+        surroundings.Isolation(write=("nowhere",)).words(["x"], tmp_path)
