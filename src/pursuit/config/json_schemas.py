@@ -16,6 +16,7 @@ from pursuit.config.commands import COMMAND_KEYS, KINDS, METRIC_KEYS, PARAMETER_
 from pursuit.config.configuration import (
     AUDIT_KEYS,
     CALLER_KEYS,
+    CALLERS_KEYS,
     CHECK_KEYS,
     NETWORK_KEYS,
     NOTICES,
@@ -176,6 +177,7 @@ def configuration_schema() -> Schema:
         "prices": _tables(_table(PRICE_KEYS, dict.fromkeys(PRICE_KEYS, AMOUNT), required=PRICE_KEYS[:2])),
         "model": TEXT,
         "client_models": TEXTS,
+        "callers": _table(CALLERS_KEYS, dict.fromkeys(CALLERS_KEYS, FLAG)),
         "notify": _table(NOTIFY_KEYS, notify),
         "schedule": _schedule(),
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
