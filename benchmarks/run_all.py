@@ -21,6 +21,7 @@ BENCHMARKS = (
     "tasks.py",
     "search.py",
     "memory.py",
+    "floods.py",
     "models.py",
 )
 

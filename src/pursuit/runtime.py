@@ -11,7 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.config.commands import COMMANDS_SERVER
-from pursuit.config.configuration import Configuration, ScheduleConfig, find_configuration, load_configuration
+from pursuit.config.configuration import (
+    AuditConfig,
+    Configuration,
+    ScheduleConfig,
+    find_configuration,
+    load_configuration,
+)
 from pursuit.config.files import live_folder, locate_state
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
@@ -214,6 +220,14 @@ class Runtime:
         self.notifier: Notifier | None = None
         """What tells the operator, if the configuration says so."""
 
+    async def _sign_roots(self, stack: AsyncExitStack, ledger: Ledger, clock: Clock, config: AuditConfig) -> None:
+        if config.key is None or (config.sign_events is None and config.sign_minutes is None):
+            return
+        from pursuit.service.signed_roots import RootSigner  # noqa: PLC0415 - cryptography loads only when needed
+
+        path = config.signatures or self.state_path.with_name("signatures.jsonl")
+        await stack.enter_async_context(RootSigner(ledger, clock, config, config.key, path))
+
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
         async with AsyncExitStack() as stack:
@@ -229,7 +243,8 @@ class Runtime:
                 ledger = await _scoped(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
             self._configured = self._not_in_process(configuration)
-            audit = Audit(ledger, clock)
+            audit = Audit(ledger, clock, reads=configuration.audit.reads)
+            await self._sign_roots(stack, ledger, clock, configuration.audit)
             log_megabytes = configuration.settings.get("task_log_mb")
             self.tasks = await stack.enter_async_context(
                 Tasks(

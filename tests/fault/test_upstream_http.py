@@ -18,7 +18,7 @@ import anyio.abc
 import pytest
 from promptly import promptly
 
-from pursuit.config.servers import ClientSettings, ServerConfig
+from pursuit.config.servers import ClientSettings, MessageLimits, ServerConfig
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import NetworkRules
@@ -119,12 +119,12 @@ def test_a_long_answer_passes_in_a_body_and_in_an_event() -> None:
 def test_an_answer_that_is_too_long_costs_one_call() -> None:
     async def main(upstream: Any, _server: RawServer) -> None:
         long = "x" * 5_000_000
-        for tool, words in (("ok", "longer than 0 MiB"), ("tell", "too long")):
+        for tool, words in (("ok", "more than 1000000 bytes"), ("tell", "more than 1000000 bytes")):
             with pytest.raises(CallFailed, match=words):
                 await upstream.call(tool, {"messages": [], "long": long}, call_id="c")
         await upstream.call("ok", {}, call_id="c")
 
-    run("2025", main, client=ClientSettings(longest_message=1_000_000))
+    run("2025", main, client=ClientSettings(limits=MessageLimits(result=1_000_000)))
 
 
 def test_an_old_sse_server_that_comes_back_is_used_again() -> None:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from promptly import promptly
 
-from pursuit.config.servers import ClientSettings, ServerConfig, Timeouts
+from pursuit.config.servers import ClientSettings, MessageLimits, ServerConfig, Timeouts
 from pursuit.core.tools import CallFailed
 from pursuit.engine.context import Deadline
 from pursuit.errors import UpstreamUnavailable
@@ -205,7 +205,7 @@ def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Pa
     [
         ("stderr", {"mb": 100}, None),
         ("garbage", {}, None),
-        ("big", {"bytes": 50_000_000}, 50_000_000),
+        ("big", {"bytes": 15_000_000}, 15_000_000),
         ("twice", {}, len("once")),
     ],
 )
@@ -222,10 +222,10 @@ def test_what_is_only_rude_does_no_harm(tool: str, arguments: dict[str, Any], ex
 
 def test_an_answer_beyond_all_bounds_ends_the_connection() -> None:
     async def main(faulty: Any, other: Any) -> None:
-        with pytest.raises(CallFailed, match="more than 0 MiB"):
+        with pytest.raises(CallFailed, match="more than 1000000 bytes"):
             await called(faulty, "big", bytes=3_000_000)
 
-    run(main, client=replace(PATIENT, longest_message=1_000_000))
+    run(main, client=replace(PATIENT, limits=MessageLimits(result=1_000_000)))
 
 
 def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_recovers(tmp_path: Path) -> None:

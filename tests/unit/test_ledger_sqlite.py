@@ -396,8 +396,8 @@ def test_one_changed_event_is_one_fault(written: Path) -> None:
     [
         (
             "DELETE FROM events WHERE stream = 1 AND seq = 5",
-            "UPDATE streams SET head_seq = 4, head_hash = (SELECT hash FROM events WHERE stream = 1 AND seq = 4) "
-            "WHERE id = 1",
+            "UPDATE streams SET head_seq = 4, (head_hash, updated_at) = "
+            "(SELECT hash, at FROM events WHERE stream = 1 AND seq = 4) WHERE id = 1",
         ),
         ("DELETE FROM events WHERE stream = 1", "DELETE FROM streams WHERE id = 1"),
     ],

@@ -342,8 +342,8 @@ def test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail(
         database.execute("DELETE FROM blob_refs WHERE stream = ?", (stream,))
         database.execute("DELETE FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs)")
     database.close()
-    assert play(lambda: looks(None)) == (), "the stage is wrong: whoever cuts mends the rest"
-    assert play(lambda: looks(root)), "a tail that was cut with its head mended is found only by the root"
+    assert all("expected root" not in fault for fault in play(lambda: looks(None)))
+    assert any("expected root" in fault for fault in play(lambda: looks(root)))
 
 
 def test_a_report_of_a_mission_that_goes_on_says_how_it_stands(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,13 @@ PANEL = "Prove"
 app = typer.Typer()
 
 
+class AuditFormat(StrEnum):
+    """How `pursuit audit` prints."""
+
+    text = "text"
+    jsonl = "jsonl"
+
+
 @command(app)
 def verify(
     context: Context,
@@ -28,24 +36,83 @@ def verify(
         Path | None, typer.Argument(metavar="FILE", help="An exported mission (default: the whole ledger).")
     ] = None,
     expect: Annotated[str | None, typer.Option(metavar="ROOT", help="Fail unless the root is this one.")] = None,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="Sign the root with this Ed25519 key (PEM) if all is intact.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Append the signed root to this file.")
+    ] = None,
+    signatures: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Check every signed root of this file.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Public key of the signatures: 64 hex digits or a PEM file.")
+    ] = None,
 ) -> int:
     """Check every hash of the ledger or of an exported mission; exit code 1 if anything was changed."""
     from pursuit.cli import show
 
+    _check_words(file, {"--sign": sign, "--signatures": signatures}, output=output, key=key)
     if file is not None:
         found, what = _verify_file(file, expect), file
     else:
-        found, what = context.look(lambda runtime: runtime.service.verify(expect=expect)), context.existing_ledger()
+        found, what = _verify_ledger(context, expect, signatures, key), context.existing_ledger()
+    if sign is not None and found.ok:
+        return _sign(context, sign, output, found.root)
     keys = ("ok", "streams", "events", "blobs", "root", "faults")
     show.verification(context.screen, str(what), {key: getattr(found, key) for key in keys})
     return 0 if found.ok else 1
+
+
+def _check_words(file: Path | None, signing: dict[str, Path | None], *, output: Path | None, key: str | None) -> None:
+    from pursuit.errors import Fault, ValidationFailed
+
+    given = [name for name, value in signing.items() if value is not None]
+    faults = [Fault(field=name, reason="is for the ledger: leave out FILE") for name in given if file is not None]
+    if output is not None and "--sign" not in given:
+        faults.append(Fault(field="--output", reason="is where --sign KEY writes; name a key"))
+    if key is not None and "--signatures" not in given:
+        faults.append(Fault(field="--key", reason="is the key of --signatures FILE; name the file"))
+    if faults:
+        raise ValidationFailed(faults)
+
+
+def _verify_ledger(context: Context, expect: str | None, signatures: Path | None, key: str | None) -> Verification:
+    from dataclasses import replace
+
+    roots = [] if expect is None else [expect]
+    if signatures is None:
+        return context.look(lambda runtime: runtime.service.verify(expect=roots))
+    from pursuit.service.signed_roots import load_public_key, read_signatures
+
+    signed = read_signatures(signatures, None if key is None else load_public_key(key))
+    found = context.look(lambda runtime: runtime.service.verify(expect=[*roots, *signed.roots]))
+    if key is None:
+        context.screen.hint(f"signed with {', '.join(sorted(signed.keys))}; compare it, or say --key")
+    return replace(found, faults=(*found.faults, *signed.faults))
+
+
+def _sign(context: Context, key: Path, output: Path | None, root: str) -> int:
+    import time
+
+    from pursuit.service.signed_roots import append_signature, load_key, sign_root
+
+    signed = sign_root(load_key(key), root, time.time())
+    if output is None:
+        print(signed.line().decode(), end="")  # noqa: T201 - a line for a file, with and without --json
+        return 0
+    append_signature(output, signed)
+    if not context.screen.answer({"root": signed.root, "at": signed.at, "key": signed.key, "file": clean(output)}):
+        context.screen.fact("signed", signed.root)
+        context.screen.fact("appended to", output)
+    return 0
 
 
 def _verify_file(file: Path, expect: str | None) -> Verification:
     from dataclasses import replace
 
     from pursuit.errors import Fault, ValidationFailed
-    from pursuit.ledger.archive import verify_archive
+    from pursuit.service.proof import verify_export
 
     if expect is not None and ":" in expect:
         reason = (
@@ -53,7 +120,7 @@ def _verify_file(file: Path, expect: str | None) -> Verification:
             "An exported file has a hash of its own, which `pursuit verify FILE` prints"
         )
         raise ValidationFailed([Fault(field="--expect", reason=reason)])
-    found = verify_archive(file)
+    found = verify_export(file)
     if expect is None or expect.strip() == found.root:
         return found
     return replace(found, faults=(*found.faults, f"the root is {found.root}, not {expect}"))
@@ -83,10 +150,24 @@ async def audit(
         str | None, typer.Argument(metavar="ID", autocompletion=mission_ids, help="Only this mission.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rows, the newest.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print each new event as it is stored, until interrupted.")
+    ] = False,
+    form: Annotated[
+        AuditFormat, typer.Option("--format", help="`jsonl`: stored events with their hashes, one on each line.")
+    ] = AuditFormat.text,
 ) -> None:
     """Show who asked for what: every start, run, stop and extension, from the terminal or from a client."""
     from pursuit.cli.show import audit_line
+    from pursuit.errors import Fault, ValidationFailed
 
+    if follow and form is not AuditFormat.jsonl:
+        raise ValidationFailed([Fault(field="--follow", reason="needs --format jsonl")])
+    if form is AuditFormat.jsonl:
+        if mission_id is not None:
+            raise ValidationFailed([Fault(field="ID", reason="--format jsonl is for the whole audit: leave it out")])
+        await _print_events(context, follow=follow, limit=limit)
+        return
     rows = await context.service.audited(mission_id, limit=limit)
     if context.screen.answer({"audit": rows}):
         return
@@ -94,6 +175,13 @@ async def audit(
         context.screen.plain(audit_line(row))
     if not rows:
         context.screen.hint("nothing has been asked yet")
+
+
+async def _print_events(context: Context, *, follow: bool, limit: int) -> None:
+    import json
+
+    async for event in context.service.audit.stored(follow=follow, limit=limit):
+        print(json.dumps(event, ensure_ascii=False), flush=True)  # noqa: T201 - a line for a log shipper
 
 
 @command(app)

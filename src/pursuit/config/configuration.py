@@ -83,6 +83,7 @@ TOML_KEYS = (
     "notify",
     "schedule",
     "tracking",
+    "audit",
     "inherit_env",
 )
 PRICE_KEYS = ("input", "output", "cached")
@@ -94,6 +95,7 @@ RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
 NETWORK_KEYS = ("allow", "ask", "deny")
 CHECK_KEYS = ("command", "cwd", "timeout", *SURROUNDING_KEYS)
 NOTIFY_KEYS = ("command", "webhook", "secret", "events", "timeout")
+AUDIT_KEYS = ("sign_every", "key", "signatures", "reads")
 SCHEDULE_KEYS = ("cron", "mission", "overlap", "timezone")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
@@ -117,6 +119,20 @@ class NotifyConfig:
     events: frozenset[Notice] = frozenset(NOTICES)
     timeout: float = 30.0
     surroundings: Surroundings = USUAL_SURROUNDINGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """`[audit]`: when roots are signed and with which key, and whether reads are recorded.
+
+    At most one of `sign_events` and `sign_minutes` is set. `signatures` is the file of the signed roots.
+    """
+
+    sign_events: int | None = None
+    sign_minutes: float | None = None
+    key: Path | None = None
+    signatures: Path | None = None
+    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +169,7 @@ class Configuration:
     """What the commands of checks in mission files, and of notifications, get."""
     notify: NotifyConfig | None = None
     schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
+    audit: AuditConfig = field(default_factory=AuditConfig)
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
@@ -242,6 +259,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         may_force_complete=_may_force_complete(fields),
         notify=_notify(fields, path.parent.absolute(), inherit),
         schedules=_schedules(fields, path.parent.absolute()),
+        audit=_audit(fields, path.parent.absolute()),
         tracking=_tracking(fields, path.parent.absolute()),
     )
 
@@ -254,6 +272,25 @@ def _tracking(fields: Fields, base: Path) -> dict[str, str]:
         **({"mlflow": mlflow} if mlflow is not None else {}),
         **({"tensorboard": str(base / tensorboard)} if tensorboard is not None else {}),
     }
+
+
+def _audit(fields: Fields, base: Path) -> AuditConfig:
+    table = fields.inside("audit")
+    table.only(AUDIT_KEYS)
+    every, key, signatures = table.text("sign_every"), table.text("key"), table.text("signatures")
+    count, _, unit = (every or "").partition(" ")
+    number = int(count) if count.isascii() and count.isdecimal() and len(count) < 10 else 0
+    if every is not None and (number < 1 or unit not in ("events", "minutes")):
+        table.fault("sign_every", 'must be "N events" or "N minutes", for instance "1000 events"')
+    if "sign_every" in table.table and "key" not in table.table:
+        table.fault("key", "is missing; name the file of an Ed25519 private key, best on another disk or user")
+    return AuditConfig(
+        sign_events=number if unit == "events" else None,
+        sign_minutes=number if unit == "minutes" else None,
+        key=None if key is None else base / Path(key).expanduser(),
+        signatures=None if signatures is None else base / Path(signatures).expanduser(),
+        reads=table.flag("reads") or False,
+    )
 
 
 def _checks(fields: Fields, base: Path, inherit: Inherit) -> dict[str, Mapping[str, Any]]:

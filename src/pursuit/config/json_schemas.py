@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from pursuit.config.commands import COMMAND_KEYS, KINDS, METRIC_KEYS, PARAMETER_KEYS, PATTERNS, TRAITS
 from pursuit.config.configuration import (
+    AUDIT_KEYS,
     CALLER_KEYS,
     CALLERS_KEYS,
     CHECK_KEYS,
@@ -179,6 +180,7 @@ def configuration_schema() -> Schema:
         "callers": _table(CALLERS_KEYS, dict.fromkeys(CALLERS_KEYS, FLAG)),
         "notify": _table(NOTIFY_KEYS, notify),
         "schedule": _schedule(),
+        "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
         "inherit_env": INHERIT,
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}

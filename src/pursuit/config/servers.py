@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pursuit.config.files import Fields
 from pursuit.config.surroundings import Isolation, read_isolation
@@ -60,6 +60,30 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageLimits:
+    """How much a server or a client can make us hold, in bytes unless said otherwise. An error names the field.
+
+    The configuration has no keys for them.
+    """
+
+    queued: int = 8 << 20
+    """Notifications that wait for one session that does not read; further ones are dropped."""
+    list: int = 32 << 20
+    """One list of a server, over all of its pages."""
+    result: int = 16 << 20
+    """One message: a result, a page of a list, a notification, a prompt."""
+    unread: int = 32 << 20
+    """HTTP requests that have not arrived whole, of all clients together."""
+    request_seconds: float = 30.0
+    """How long an HTTP request may take to arrive whole."""
+    depth: ClassVar[int] = 200
+    """Nesting of a JSON message. The JSON parser has this limit built in."""
+
+
+LIMITS = MessageLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
     """Numbers of the client of one server, in seconds unless said otherwise. The configuration has no keys for them."""
 
@@ -89,8 +113,7 @@ class ClientSettings:
     stdin_grace: float = 2.0
     term_grace: float = 2.0
     """How long a process may take to end after its stdin was closed, and after SIGTERM."""
-    longest_message: int = 64 * 1024 * 1024
-    """The longest message of a server, in bytes."""
+    limits: MessageLimits = LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ import msgspec
 
 from pursuit.core.events import encode
 
+AUDIT = "audit"
+"""The stream of the audit, and its kind."""
 REDACTED = "[redacted]"
 LONGEST_TEXT = 500
 MOST_ITEMS = 50
@@ -48,7 +50,23 @@ class ControlRefused(AuditEvent, frozen=True, kw_only=True):
     message: str
 
 
-AnyAuditEvent = ControlCalled | ControlRefused
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A stream was forgotten, in the same transaction: its kind, last status and head, and the hash of its tombstones.
+
+    `status` is `forgotten` where an older release forgot it without such an event.
+    """
+
+    at: float
+    stream: str
+    kind: str
+    status: str
+    created_at: float
+    seq: int
+    hash: str
+    tombstones: str
+
+
+AnyAuditEvent = ControlCalled | ControlRefused | Forgotten
 
 encode_audit: Callable[[AnyAuditEvent], tuple[str, bytes]] = encode
 decode_audit: Callable[[bytes], AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEvent).decode

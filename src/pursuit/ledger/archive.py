@@ -2,7 +2,7 @@
 
 The format is JSON Lines: a header, the events in order, then the blobs. A file under its final name is complete, and
 contains all that is needed to find out whether its events or blobs were changed. No hash covers the header's kind,
-status, times and summary: fold the events to prove them.
+status, times and summary: `verify_archive` compares them with the fold of the events.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import binascii
 import os
 import tempfile
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -19,9 +19,19 @@ from typing import IO, Any
 
 import msgspec
 
-from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
 from pursuit.ledger.chain import Walk, can_be_framed, root
-from pursuit.ledger.contract import FORGOTTEN, Head, Ledger, StoredEvent, StreamRow, Verification
+from pursuit.ledger.contract import (
+    FORGOTTEN,
+    Folded,
+    Folds,
+    Head,
+    Ledger,
+    StoredEvent,
+    StreamFold,
+    StreamRow,
+    Verification,
+)
 
 FORMAT = "pursuit-stream"
 VERSION = 1
@@ -76,12 +86,15 @@ async def export_stream(ledger: Ledger, stream: str, path: Path) -> None:
         raise InvalidArgument(f"cannot write {path}: {error.strerror}", path=str(path)) from error
 
 
-def verify_archive(path: Path) -> Verification:
-    """Checks an exported stream: what is wrong inside is reported as faults, a file of another kind is refused."""
+def verify_archive(path: Path, folds: Folds | None = None) -> Verification:
+    """Checks an exported stream: what is wrong inside is reported as faults, a file of another kind is refused.
+
+    With `folds` it also checks that the header is what the events say, and that each blob that an event names is there.
+    """
     try:
         with path.open("rb") as file:
             header = _read_header(path, file.readline())
-            return _verify_lines(header, file)
+            return _verify_lines(header, file, None if folds is None else folds.begin(header.stream))
     except OSError as error:
         raise _no_archive(path, f"it cannot be read: {error.strerror}") from error
 
@@ -160,20 +173,25 @@ def _read_header(path: Path, line: bytes) -> _Header:
     return header
 
 
-def _verify_lines(header: _Header, lines: Iterable[bytes]) -> Verification:
+def _verify_lines(header: _Header, lines: Iterable[bytes], fold: StreamFold | None) -> Verification:
     walk = Walk(header.stream)
     faults: list[str] = []
     found: set[str] = set()
+    times: list[float] = []
     for number, line in enumerate(lines, start=2):
         try:
             item = _line.decode(line)
             if isinstance(item, _Event):
-                walk.step(item.seq, at=item.at, type_=item.type, body=_body(item), stored=bytes.fromhex(item.hash))
+                body = _body(item)
+                walk.step(item.seq, at=item.at, type_=item.type, body=body, stored=bytes.fromhex(item.hash))
+                times[1:] = [item.at]
+                if fold is not None and not walk.faults:
+                    fold.step(item.type, body)
                 continue
             found.add(item.digest)
             if sha256(base64.b64decode(item.body_base64, validate=True)).hexdigest() != item.digest:
                 faults.append(f"blob {item.digest}: its bytes were changed")
-        except (msgspec.MsgspecError, UnicodeError, ValueError, binascii.Error):
+        except (msgspec.MsgspecError, UnicodeError, ValueError, binascii.Error, PursuitError, LookupError, TypeError):
             faults.append(f"line {number} is neither an event nor a blob: it was cut or changed")
     head = Head(header.seq, _bytes_or_nothing(header.hash))
     heads = [(header.stream, head)] if can_be_framed(header.stream, head.seq, head.hash) else []
@@ -181,7 +199,11 @@ def _verify_lines(header: _Header, lines: Iterable[bytes]) -> Verification:
         walk.end(head)
     else:
         faults.append(f"stream {header.stream}: the head in the first line was changed")
-    faults += [f"stream {header.stream}: its blob {digest} is missing" for digest in sorted({*header.blobs} - found)]
+    folded = fold.result() if fold is not None and not (walk.faults or faults) else None
+    if folded is not None:
+        faults += _header_faults(header, folded, times)
+    named = {*header.blobs} if folded is None else {*header.blobs, *folded.digests}
+    faults += [f"stream {header.stream}: its blob {digest} is missing" for digest in sorted(named - found)]
     return Verification(
         streams=1,
         events=walk.events,
@@ -189,6 +211,14 @@ def _verify_lines(header: _Header, lines: Iterable[bytes]) -> Verification:
         root=root(heads),
         faults=(*walk.faults, *faults),
     )
+
+
+def _header_faults(header: _Header, folded: Folded, times: list[float]) -> Iterator[str]:
+    right = folded.says(header.kind, header.status, header.summary)
+    if not right or [header.created_at, header.updated_at] != [times[0], times[-1]]:
+        yield f"stream {header.stream}: the first line is not what its events say"
+    for digest in sorted({*header.blobs} - folded.digests):
+        yield f"stream {header.stream}: it has the blob {digest}, which none of its events names"
 
 
 def _body(event: _Event) -> bytes:

@@ -127,6 +127,11 @@ def last_position(connection: sqlite3.Connection) -> int:
     return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
+def last_ever(connection: sqlite3.Connection) -> int:
+    """The position of the last event or tombstone that is there."""
+    return connection.execute(_LAST_EVER).fetchone()[0]
+
+
 def current_root(connection: sqlite3.Connection) -> str:
     """The root of what is stored now; a row that was tampered with is left out, and `verify` reports it."""
     connection.execute("BEGIN")
@@ -140,7 +145,7 @@ def current_root(connection: sqlite3.Connection) -> str:
 
 def check_expected(connection: sqlite3.Connection, position: int, expected: str) -> list[str]:
     """What is wrong if the ledger no longer contains everything that an earlier root stands for."""
-    last = connection.execute(_LAST_EVER).fetchone()[0]
+    last = last_ever(connection)
     if last < position:
         return [f"the ledger ends at position {last}; the expected root was written at {position}: its tail is cut"]
     rows = connection.execute(_HEADS_THEN, (position,)).fetchall()

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -96,6 +96,54 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """What the events of a stream say: its row in the listing, and the blobs that they name.
+
+    More than one status is possible where the status depends on the time of an append. `report` is the blob from which
+    the text for searches follows.
+    """
+
+    kind: str
+    statuses: frozenset[str]
+    summary: Mapping[str, Any]
+    later: frozenset[str] = frozenset()
+    """Keys of the summary that older releases did not write: a row may lack them."""
+    digests: frozenset[str] = frozenset()
+    report: str | None = None
+
+    def says(self, kind: str, status: str, summary: object) -> bool:
+        """Whether a row of the listing is what the events say."""
+        if (kind, status in self.statuses) != (self.kind, True) or not isinstance(summary, Mapping):
+            return False
+        absent = self.later - cast("Mapping[str, Any]", summary).keys()
+        return summary == {key: value for key, value in self.summary.items() if key not in absent}
+
+
+class StreamFold(Protocol):
+    """Folds the events of one stream for `verify`."""
+
+    def step(self, type_: str, body: bytes) -> None:
+        """Applies the next event."""
+        ...
+
+    def result(self) -> Folded | None:
+        """What they say; None if no stream of Pursuit begins like this one."""
+        ...
+
+
+class Folds(Protocol):
+    """How `verify` reads the streams that Pursuit writes."""
+
+    def begin(self, stream: str) -> StreamFold:
+        """A fold for a stream."""
+        ...
+
+    def has_ended(self, kind: str, status: str) -> bool:
+        """Whether a stream of this kind may be forgotten in this status."""
+        ...
 
 
 async def every_stream(
@@ -236,10 +284,13 @@ class Ledger(Protocol):
         """One line that stands for everything stored so far: `POSITION:HASH` over the heads of all streams."""
         ...
 
-    async def verify(self, *, expect: str | None = None) -> Verification:
-        """Checks every chain, every head and every blob; changes nothing.
+    async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
+        """Checks every chain, head, blob and tombstone; changes nothing.
 
-        With `expect`, a root from an earlier moment, it also checks that everything which that root stands for is
+        With `folds` it also checks that each row of the listing is what its events say, and that each blob that an
+        event names is there.
+
+        With `expect`, a root or roots from earlier moments, it also checks that everything which they stand for is
         still there: a cut tail and a dropped stream are faults, later growth is not. A text that is not a root is
         `InvalidArgument`.
         """
@@ -248,8 +299,8 @@ class Ledger(Protocol):
     async def forget(self, stream: str) -> None:
         """Removes the events and the text of a stream, and the blobs that only it used.
 
-        A tombstone with the last head stays, and the root is as it was. A stream that is unknown or already forgotten
-        is left alone.
+        Its tombstones stay, so earlier roots stay checkable, and the audit gets a `Forgotten` event in the same
+        transaction. A stream that is unknown or already forgotten is left alone.
         """
         ...
 

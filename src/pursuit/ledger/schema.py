@@ -11,13 +11,17 @@ import os
 import shutil
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
+
+from pursuit.core.lessons import remembered
 from pursuit.errors import LedgerTooNew, LedgerUnavailable
+from pursuit.ledger import tombstones
 from pursuit.ledger.locks import PRIVATE_FILE, WriteQueue, make_private_folder
 
 APPLICATION_ID = int.from_bytes(b"PURS", "big")
@@ -42,6 +46,11 @@ _NEXT_STEP = {
     sqlite3.SQLITE_BUSY: "another process keeps it locked; end that process or try again",
     sqlite3.SQLITE_TOOBIG: "a value is too large to be stored; make it smaller",
 }
+
+_PROOF = 3
+"""The version from which on a row and a tombstone follow from events."""
+UNREADABLE_REPORT = (msgspec.MsgspecError, LookupError, TypeError, AttributeError)
+"""What `remembered` raises for a report in a form that no release wrote."""
 
 FileId = tuple[int, int]
 """The device and the inode of a file; no other file gets them while it is open."""
@@ -288,12 +297,45 @@ def _migrate(connection: sqlite3.Connection, number: int, script: str) -> None:
         if int(_single_value(connection, "PRAGMA user_version")) < number:
             for statement in _statements(script):
                 connection.execute(statement)
+            if number == _PROOF:
+                _write_texts(connection)
+                tombstones.cover_all(connection, time.time())
             connection.execute(f"PRAGMA user_version = {number}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _write_texts(connection: sqlite3.Connection) -> None:
+    """Writes the text of each ended mission anew: a migration in SQL wrote those of the oldest, in another form."""
+    for identity, body in connection.execute(
+        "SELECT written.stream, blobs.body FROM "
+        "(SELECT stream, body, max(seq) FROM events WHERE type = 'ReportWritten' GROUP BY stream) AS written "
+        "JOIN blobs ON blobs.digest = json_extract(CAST(written.body AS TEXT), '$.digest') "
+        "JOIN texts ON texts.rowid = written.stream WHERE json_valid(CAST(written.body AS TEXT))"
+    ).fetchall():
+        try:
+            text = remembered(msgspec.json.decode(body))
+        except UNREADABLE_REPORT:
+            continue
+        connection.execute("UPDATE texts SET text = ? WHERE rowid = ?", (text, identity))
+
+
+def layout(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """The tables, indexes, triggers and views; without those that SQLite and its search index make for themselves."""
+    found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
+    return {tuple(row) for row in found if not str(row[1]).startswith(("sqlite_", "texts_"))}
+
+
+def own_layout() -> set[tuple[str, str, str]]:
+    """The layout of a new ledger."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for _, script in sorted(_migrations().items()):
+            for statement in _statements(script):
+                connection.execute(statement)
+        return layout(connection)
 
 
 def _statements(script: str) -> list[str]:

@@ -27,6 +27,7 @@ from pursuit.ledger.contract import (
     Anywhere,
     Bell,
     Draft,
+    Folds,
     Found,
     Head,
     Holder,
@@ -417,9 +418,10 @@ class SqliteLedger:
         await anyio.lowlevel.checkpoint()
         return self._reads.root()
 
-    async def verify(self, *, expect: str | None = None) -> Verification:
+    async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
         """See `contract.Ledger.verify`."""
-        return await verify_file(self._path, expect)
+        roots = () if expect is None else (expect,) if isinstance(expect, str) else expect
+        return await verify_file(self._path, roots, folds)
 
     async def forget(self, stream: str) -> None:
         """See `contract.Ledger.forget`."""

@@ -1,50 +1,72 @@
 """Verifies an SQLite ledger, and forgets a stream, which is the only way to remove something from it.
 
-Invariant: verifying sees one moment of the ledger and changes nothing; forgetting leaves every head, and so the root,
-as it was.
+Invariant: verifying sees one moment of the ledger and changes nothing; forgetting leaves the head of the stream, so
+earlier roots stay checkable.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import anyio.lowlevel
+import anyio.to_thread
+import msgspec
 
-from pursuit.ledger.chain import Walk, can_be_framed, check_expected, last_position, parse_root, written_root
-from pursuit.ledger.contract import FORGOTTEN, Head, Verification
+from pursuit.core.audit import AUDIT, Forgotten, decode_audit
+from pursuit.core.lessons import remembered
+from pursuit.errors import PursuitError
+from pursuit.ledger import tombstones
+from pursuit.ledger.chain import Walk, can_be_framed, check_expected, last_ever, last_position, parse_root, written_root
+from pursuit.ledger.contract import FORGOTTEN, Folded, Folds, Head, StreamFold, Verification
 from pursuit.ledger.locks import WriteQueue
-from pursuit.ledger.schema import connect, open_reader, unavailable, wait_for_turn
+from pursuit.ledger.schema import (
+    UNREADABLE_REPORT,
+    connect,
+    layout,
+    open_reader,
+    own_layout,
+    unavailable,
+    wait_for_turn,
+)
 
 CHUNK = 2000
+UNFOLDABLE = (msgspec.MsgspecError, PursuitError, LookupError, TypeError, ValueError, AttributeError)
+"""What a fold raises for events that no release of Pursuit wrote in this order."""
 
 
 @dataclass(slots=True)
 class _Findings:
+    folds: Folds | None = None
     heads: list[tuple[str, Head]] = field(default_factory=list[tuple[str, Head]])
     faults: list[str] = field(default_factory=list[str])
+    forgotten: dict[str, list[Forgotten]] = field(default_factory=dict[str, list[Forgotten]])
+    """The `Forgotten` events of the audit, by stream."""
     events: int = 0
     blobs: int = 0
 
 
-async def verify_file(path: Path, expect: str | None = None) -> Verification:
-    """Checks every chain, every head and every blob, on a connection and a snapshot of its own."""
-    wanted = parse_root(expect) if expect is not None else None
-    found = _Findings()
+async def verify_file(path: Path, expect: Sequence[str] = (), folds: Folds | None = None) -> Verification:
+    """Checks everything that `contract.Ledger.verify` names, on a connection and a snapshot of its own."""
+    wanted = [parse_root(root) for root in expect]
+    found = _Findings(folds)
     position = 0
     try:
         with closing(open_reader(path)) as connection:
             connection.execute("BEGIN")
             position = last_position(connection)
+            found.faults += await anyio.to_thread.run_sync(_check_database, connection)
             for check in (_check_streams, _check_tombstones, _check_blobs, _check_references):
                 for _ in check(connection, found):
                     await anyio.lowlevel.checkpoint()
-            if wanted is not None:
-                found.faults += check_expected(connection, *wanted)
+            for position_then, root in wanted:
+                found.faults += check_expected(connection, position_then, root)
+                await anyio.lowlevel.checkpoint()
     except sqlite3.Error as error:
         found.faults.append(f"the database cannot be read to its end: {error}")
     return Verification(
@@ -56,58 +78,179 @@ async def verify_file(path: Path, expect: str | None = None) -> Verification:
     )
 
 
+def _check_database(connection: sqlite3.Connection) -> list[str]:
+    """Pages and indexes as SQLite checks them, and tables, indexes and triggers as the migrations make them."""
+    faults = [
+        f"the database is damaged: {text}"
+        for (text,) in connection.execute("PRAGMA integrity_check(5)")
+        if text != "ok"
+    ]
+    there, own = layout(connection), own_layout()
+    changed = sorted({(kind, name) for kind, name, _ in there ^ own})
+    faults += [f"the {kind} {name} of the database was added, changed or removed" for kind, name in changed]
+    if last_position(connection) != last_ever(connection):
+        faults.append("the number of the last position was changed: the next event would leave a gap or reuse a place")
+    return faults
+
+
+@dataclass(slots=True, kw_only=True)
+class _Stream:
+    """One row of the listing, and what its events say about it."""
+
+    id: int
+    name: str
+    kind: str
+    status: str
+    created_at: float
+    updated_at: float
+    head: Head
+    summary: str
+    walk: Walk
+    fold: StreamFold | None
+    unfoldable: str | None = None
+    first_at: float = 0.0
+    last_at: float = 0.0
+    position: int = 0
+
+    def step(self, position: int, at: float, type_: str, body: bytes) -> None:
+        """Takes an event whose hash the walk has checked."""
+        if position <= self.position:
+            self.walk.faults.append(f"stream {self.name}: the positions of its events were changed")
+        self.position, self.last_at = position, at
+        if self.walk.events == 1:
+            self.first_at = at
+        if self.fold is not None and self.unfoldable is None and not self.walk.faults:
+            try:
+                self.fold.step(type_, body)
+            except UNFOLDABLE as error:
+                self.unfoldable = f"event {self.walk.events} cannot follow the events before it: {error}"
+
+
 def _check_streams(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
     """Walks all events, stream after stream; yields after each chunk."""
-    streams: dict[int, tuple[str, Head, bool]] = {}
+    streams, broken = _read_rows(connection, found)
+    stray: dict[int, int] = {}
+    cursor = connection.execute("SELECT position, stream, seq, at, type, body, hash FROM events ORDER BY stream, seq")
+    while rows := cursor.fetchmany(CHUNK):
+        for position, identity, seq, at, type_, body, hash_ in rows:
+            stream = streams.get(identity)
+            if stream is None:
+                stray[identity] = stray.get(identity, 0) + 1
+            elif not isinstance(seq, int):
+                found.faults.append(f"stream {stream.name}: the number of one of its events was changed")
+            else:
+                stream.walk.step(seq, at=at, type_=type_, body=body, stored=hash_)
+                stream.step(position, at, type_, body)
+                if stream.name == AUDIT and type_ == Forgotten.__name__ and not stream.walk.faults:
+                    _take_forgotten(found, stream, body)
+        found.events += len(rows)
+        yield
+    for number, stream in enumerate(streams.values()):
+        found.faults += _stream_faults(connection, stream)
+        if number % CHUNK == 0:
+            yield
+    for identity, events in stray.items():
+        if identity not in broken:
+            found.faults.append(f"stream number {identity}: it has {events} events and no row of its own")
+
+
+def _read_rows(connection: sqlite3.Connection, found: _Findings) -> tuple[dict[int, _Stream], set[int]]:
+    """The rows of the listing by their ids, and the ids of those that nothing can be compared with."""
+    streams: dict[int, _Stream] = {}
     broken: set[int] = set()
-    for identity, name, seq, hash_, status in connection.execute(
-        "SELECT id, name, head_seq, head_hash, status FROM streams"
+    for identity, name, kind, status, created_at, updated_at, seq, hash_, summary in connection.execute(
+        "SELECT id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary FROM streams"
     ):
         if not can_be_framed(name, seq, hash_):
             broken.add(identity)
             found.faults.append(f"stream {name if isinstance(name, str) else identity}: its row was changed")
             continue
-        streams[identity] = (name, Head(seq, hash_), status == FORGOTTEN)
-        found.heads.append((name, streams[identity][1]))
-    walks: dict[int, Walk] = {}
-    cursor = connection.execute("SELECT stream, seq, at, type, body, hash FROM events ORDER BY stream, seq")
-    while rows := cursor.fetchmany(CHUNK):
-        for identity, seq, at, type_, body, hash_ in rows:
-            if identity in broken:
-                continue
-            walk = walks.get(identity)
-            if walk is None:
-                name = streams[identity][0] if identity in streams else f"number {identity}"
-                walk = walks[identity] = Walk(name)
-            if isinstance(seq, int):
-                walk.step(seq, at=at, type_=type_, body=body, stored=hash_)
-            else:
-                found.faults.append(f"stream {walk.stream}: the number of one of its events was changed")
-        found.events += len(rows)
-        yield
-    for identity, (name, head, forgotten) in streams.items():
-        walk = walks.pop(identity, None)
-        if forgotten:
-            if walk is not None:
-                found.faults.append(f"stream {name}: it was forgotten and still has {walk.events} events")
-            continue
-        walk = walk or Walk(name)
-        walk.end(head)
-        found.faults += walk.faults or ([] if walk.events else [f"stream {name}: it has no events"])
-    for identity, walk in walks.items():
-        found.faults.append(f"stream number {identity}: it has {walk.events} events and no row of its own")
+        head = Head(seq, hash_)
+        found.heads.append((name, head))
+        streams[identity] = _Stream(
+            id=identity,
+            name=name,
+            kind=kind,
+            status=status,
+            created_at=created_at,
+            updated_at=updated_at,
+            head=head,
+            summary=summary,
+            walk=Walk(name),
+            fold=None if found.folds is None else found.folds.begin(name),
+        )
+    return streams, broken
+
+
+def _take_forgotten(found: _Findings, audit: _Stream, body: bytes) -> None:
+    try:
+        event = decode_audit(body)
+    except msgspec.MsgspecError:
+        return  # the fold reports it
+    if not isinstance(event, Forgotten):
+        return
+    found.forgotten.setdefault(event.stream, []).append(event)
+    if found.folds is not None and not found.folds.has_ended(event.kind, event.status):
+        audit.walk.faults.append(
+            f"stream {event.stream}: it was forgotten as {event.status!r}: only what has ended can be forgotten"
+        )
+
+
+def _stream_faults(connection: sqlite3.Connection, stream: _Stream) -> list[str]:
+    """What is wrong with a stream once all of its events were read."""
+    walk, name = stream.walk, stream.name
+    if stream.status == FORGOTTEN:
+        return [f"stream {name}: it was forgotten and still has {walk.events} events"] if walk.events else []
+    walk.end(stream.head)
+    if walk.faults or not walk.events:
+        return walk.faults or [f"stream {name}: it has no events"]
+    if stream.unfoldable is not None:
+        return [f"stream {name}: {stream.unfoldable}"]
+    faults = _time_faults(stream)
+    folded = None if stream.fold is None else stream.fold.result()
+    if folded is not None:
+        if not folded.says(stream.kind, stream.status, _json(stream.summary)):
+            faults.append(f"stream {name}: its row in the listing is not what its events say")
+        faults += _blob_faults(connection, stream, folded)
+    return faults
+
+
+def _time_faults(stream: _Stream) -> list[str]:
+    if (stream.created_at, stream.updated_at) == (stream.first_at, stream.last_at):
+        return []
+    return [f"stream {stream.name}: the times in its row are not those of its first and last event"]
+
+
+def _blob_faults(connection: sqlite3.Connection, stream: _Stream, folded: Folded) -> Iterator[str]:
+    """The blobs that its events name must be there and be its own; no others; the text must be that of its report."""
+    own = {row[0] for row in connection.execute("SELECT digest FROM blob_refs WHERE stream = ?", (stream.id,))}
+    for digest in sorted(folded.digests - own):
+        yield f"stream {stream.name}: its events name the blob {digest}, which is missing"
+    for digest in sorted(own - folded.digests):
+        yield f"stream {stream.name}: it has the blob {digest}, which none of its events names"
+    text = connection.execute("SELECT text FROM texts WHERE rowid = ?", (stream.id,)).fetchone()
+    report = connection.execute("SELECT body FROM blobs WHERE digest = ?", (folded.report,)).fetchone()
+    if folded.report is not None and report is None:
+        return  # it is reported as missing
+    try:
+        said = None if report is None else (remembered(msgspec.json.decode(report[0])),)
+    except UNREADABLE_REPORT:
+        return
+    if text != said:
+        yield f"stream {stream.name}: the text that searches find is not that of its report"
+
+
+def _json(text: Any) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, TypeError):
+        return None
 
 
 def _check_tombstones(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
-    """What stays of a forgotten stream must end at the head that it had."""
-    for name, seq, hash_, count, last, last_hash in connection.execute(
-        "SELECT streams.name, head_seq, head_hash, count(tombstones.seq), max(tombstones.seq), tombstones.hash "
-        "FROM streams LEFT JOIN tombstones ON tombstones.stream = streams.id WHERE status = ? GROUP BY streams.id",
-        (FORGOTTEN,),
-    ):
-        if (count, last, last_hash) != (seq, seq, hash_):
-            found.faults.append(f"stream {name}: it was forgotten, and what stays of it was changed")
-    yield
+    for fault in tombstones.check(connection, found.forgotten):
+        found.faults.append(fault)
+        yield
 
 
 def _check_blobs(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
@@ -148,7 +291,7 @@ def forget_stream(path: Path, stream: str, now: float) -> None:
                 "SELECT id FROM streams WHERE name = ? AND status <> ?", (stream, FORGOTTEN)
             ).fetchone()
             if row is not None:
-                _remove(connection, row[0], now)
+                tombstones.forget(connection, row[0], now)
             connection.execute("COMMIT")
             queue.leave()
             # The write-ahead log still has the old pages; a reader with an open snapshot may keep them a little longer.
@@ -156,25 +299,3 @@ def forget_stream(path: Path, stream: str, now: float) -> None:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
         raise unavailable(path, error) from error
-
-
-def _remove(connection: sqlite3.Connection, identity: int, now: float) -> None:
-    connection.execute(
-        "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_refs WHERE stream = ?) AND NOT EXISTS "
-        "(SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest AND blob_refs.stream <> ?)",
-        (identity, identity),
-    )
-    connection.execute("DELETE FROM blob_refs WHERE stream = ?", (identity,))
-    connection.execute(
-        "INSERT INTO tombstones (position, stream, seq, hash) "
-        "SELECT position, stream, seq, hash FROM events WHERE stream = ?",
-        (identity,),
-    )
-    connection.execute("DELETE FROM events WHERE stream = ?", (identity,))
-    forgotten = connection.execute("DELETE FROM texts WHERE rowid = ?", (identity,)).rowcount
-    if forgotten:
-        # A deleted text leaves its words in the index until the index is rewritten.
-        connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")
-    connection.execute(
-        "UPDATE streams SET status = ?, summary = '{}', updated_at = ? WHERE id = ?", (FORGOTTEN, now, identity)
-    )

@@ -75,6 +75,8 @@ class _Tip(msgspec.Struct, frozen=True, gc=False):
     seq: int
     hash: bytes
     status: str
+    at: float
+    """When its last event was stored."""
 
 
 @dataclass(slots=True)
@@ -133,13 +135,13 @@ class Committer:
             if request.summary is not None:
                 summaries[request.stream] = request.summary
             status = self._store_extras(request, tip)
-            staged.tips[request.stream] = _Tip(tip.id, seq, hash_, status)
+            staged.tips[request.stream] = _Tip(tip.id, seq, hash_, status, now if request.events else tip.at)
             staged.outcomes.append((request, Head(seq, hash_)))
         if events:
             self._insert(events)
             staged.last = self._connection.execute(_LAST_ROW).fetchone()[0]
             staged.first = staged.last - len(events) + 1
-        self._move_heads(staged.tips, summaries, now)
+        self._move_heads(staged.tips, summaries)
         return staged
 
     def commit(self, staged: Staged) -> None:
@@ -160,7 +162,7 @@ class Committer:
         tip = self._tips.get(stream)
         if tip is None:
             row = self._connection.execute(
-                "SELECT id, head_seq, head_hash, status FROM streams WHERE name = ?", (stream,)
+                "SELECT id, head_seq, head_hash, status, updated_at FROM streams WHERE name = ?", (stream,)
             ).fetchone()
             if row is not None:
                 tip = self._tips[stream] = _Tip(*row)
@@ -178,16 +180,16 @@ class Committer:
         values = (request.stream, request.kind, status, now, now, GENESIS)
         self._connection.execute(_INSERT_STREAM, values)
         identity: int = self._connection.execute(_LAST_ROW).fetchone()[0]
-        return _Tip(identity, 0, GENESIS, status)
+        return _Tip(identity, 0, GENESIS, status, now)
 
-    def _move_heads(self, tips: Mapping[str, _Tip], summaries: Mapping[str, str], now: float) -> None:
+    def _move_heads(self, tips: Mapping[str, _Tip], summaries: Mapping[str, str]) -> None:
         """Writes the new head of each stream, once for all its appends, and its summary."""
-        plain = [(tip.seq, bytearray(tip.hash), now, tip.id) for name, tip in tips.items() if name not in summaries]
+        plain = [(tip.seq, bytearray(tip.hash), tip.at, tip.id) for name, tip in tips.items() if name not in summaries]
         if plain:
             self._connection.executemany(_MOVE_HEAD, plain)
         if summaries:
             described = [
-                (tips[name].seq, bytearray(tips[name].hash), now, text, tips[name].id)
+                (tips[name].seq, bytearray(tips[name].hash), tips[name].at, text, tips[name].id)
                 for name, text in summaries.items()
             ]
             self._connection.executemany(_SET_SUMMARY, described)

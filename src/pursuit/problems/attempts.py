@@ -446,7 +446,7 @@ class Attempt:
                 [Draft(*encode_attempt(event)) for event in events],
                 kind=KIND,
                 status=None if after is None else after.status,
-                summary=None if after is None else _summary(after),
+                summary=None if after is None else summary_of(after),
             )
         except Conflict:
             await self.refresh()
@@ -467,7 +467,8 @@ def _after(attempt_id: str, state: AttemptState | None, event: AnyAttemptEvent) 
     return state
 
 
-def _summary(state: AttemptState) -> dict[str, Any]:
+def summary_of(state: AttemptState) -> dict[str, Any]:
+    """What a listing shows of an attempt without reading its stream."""
     body: dict[str, Any] = {
         "problem_id": state.opened.problem_id,
         "label": state.opened.label,

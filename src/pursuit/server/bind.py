@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from pursuit.errors import InvalidArgument
 from pursuit.server.tokens import Tokens
+from pursuit.upstream.fixed_patterns import AUTHORITY
 
 PATH: Final = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?P<port>:[0-9]{1,5})?")
 _DEFAULT_PORTS = {80: "http", 443: "https"}
 _HIGHEST_PORT = 65_535
 
@@ -128,7 +127,7 @@ def guard(address: Address, port: int, allowed_hosts: Sequence[str]) -> Transpor
         hosts += address.names()  # clients leave the port of their scheme out
     origins = [f"http://{host}" for host in hosts]
     for given in allowed_hosts:
-        found = _AUTHORITY.fullmatch(given)
+        found = AUTHORITY.fullmatch(given)
         if found is None:
             raise InvalidArgument(
                 f"{given!r} is not a host to allow: write a name or an address, with :PORT if it has one of its own "

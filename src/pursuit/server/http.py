@@ -8,13 +8,14 @@ a handler may shield what it must still record, for no longer than that.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import re
 import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import anyio
 import uvicorn
@@ -33,19 +34,21 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pursuit import __version__
+from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.errors import PursuitError
 from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
 from pursuit.server.errors import OPERATOR_SCOPE, without_surrogates
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import Tokens
+from pursuit.upstream.fixed_patterns import SURROGATE
 
 GRACE_SECONDS: Final = 5.0
 MOST_BYTES: Final = 4 * 1024 * 1024
 """The longest body that the SDK takes."""
 _LAST_RESPONSE_SECONDS: Final = 1.0
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _log = logging.getLogger(__name__)
 
 
@@ -120,6 +123,71 @@ class _Response:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+class _TooMuchUnread(Exception):
+    """All unread requests together are beyond the limit."""
+
+
+class WholeRequests:
+    """ASGI middleware that hands a POST on when it has arrived whole, and ends one that does not in time.
+
+    The bodies that have not arrived are bounded together: many clients cannot fill the memory with half requests.
+    """
+
+    def __init__(self, app: ASGIApp, limits: MessageLimits) -> None:
+        self._app = app
+        self._limits = limits
+        self._unread = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body, seconds = bytearray(), self._limits.request_seconds
+        refusal: tuple[int, str] | None = None
+        try:
+            with anyio.fail_after(seconds):
+                if not await self._read(receive, body):
+                    return
+        except TimeoutError:
+            refusal = 408, f"The request did not arrive whole within {seconds:g} s (limit `request_seconds`)."
+        except _TooMuchUnread:
+            most = self._limits.unread >> 20
+            refusal = 503, f"More than {most} MiB of requests have not arrived whole (limit `unread`). Try again."
+        finally:
+            self._unread -= len(body)
+        if refusal is not None:
+            event(_log, logging.WARNING, "a request was refused", why=refusal[1])
+            refused = PlainTextResponse(refusal[1], status_code=refusal[0], headers={"Connection": "close"})
+            await refused(scope, receive, send)
+            return
+        whole: Message | None = {"type": "http.request", "body": bytes(body), "more_body": len(body) > MOST_BYTES}
+
+        async def replay() -> Message:
+            nonlocal whole
+            message, whole = whole, None
+            return await receive() if message is None else message
+
+        await self._app(scope, replay, send)
+
+    async def _read(self, receive: Receive, body: bytearray) -> bool:
+        """Reads up to one byte more than the SDK takes; False if the client has gone.
+
+        A request that comes in one piece is never refused for what others have not sent.
+        """
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return False
+            part: bytes = message.get("body", b"")
+            body += part
+            self._unread += len(part)
+            if not message.get("more_body", False) or len(body) > MOST_BYTES:
+                return True
+            if self._unread > self._limits.unread:
+                raise _TooMuchUnread
+
+
 class SurrogateBodies:
     """ASGI middleware that replaces lone surrogates in JSON bodies, which the SDK cannot read in the 2025 era.
 
@@ -150,7 +218,7 @@ class SurrogateBodies:
                     return message
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
-            if not more and _SURROGATE.search(body):
+            if not more and SURROGATE.search(body):
                 body = _without_surrogates(body)
             return {"type": "http.request", "body": body, "more_body": more}
 
@@ -173,6 +241,7 @@ async def serve_http(
     routes: Sequence[Route] = (),
     any_text: bool = False,
     grace_seconds: float = GRACE_SECONDS,
+    limits: MessageLimits = LIMITS,
     listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serves until it is cancelled; `listening` gets the URL as soon as the server accepts connections.
@@ -193,6 +262,7 @@ async def serve_http(
         known = guard(address, bound, door.allowed_hosts)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
+        endpoint = WholeRequests(endpoint, limits)
         endpoint = Router([_checked(_front_page(), known)], redirect_slashes=False, default=endpoint)
         if door.tokens is not None:
             required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
@@ -201,7 +271,7 @@ async def serve_http(
             checked = [_checked(route, known) for route in routes]
             endpoint = Router(checked, redirect_slashes=False, default=endpoint)
         requests = CancellableRequests(endpoint)
-        await _serve(app, requests, listener, accepting, grace_seconds)
+        await _serve(app, requests, listener, accepting, grace_seconds=grace_seconds, limits=limits)
 
 
 def _front_page() -> Route:
@@ -260,13 +330,15 @@ async def _serve(
     requests: CancellableRequests,
     listener: socket.socket,
     accepting: Callable[[], None],
+    *,
     grace_seconds: float,
+    limits: MessageLimits,
 ) -> None:
     stop = anyio.Event()
     held: list[anyio.CancelScope] = []
     config = uvicorn.Config(
         requests,
-        http="h11",
+        http=partial(_TimedHttp, head_seconds=limits.request_seconds),  # pyright: ignore[reportArgumentType]
         ws="none",
         lifespan="off",  # `_hold_sessions` runs it: uvicorn would exit the process when it fails
         log_config=None,
@@ -317,6 +389,49 @@ async def _listen(
             server.abort_connections()
     if not stop.is_set():
         raise RuntimeError("the HTTP listener ended by itself")
+
+
+class _TimedHttp(H11Protocol):
+    """Closes a connection that has sent a part of a request's head and no more: uvicorn would wait without end."""
+
+    def __init__(self, *given: Any, head_seconds: float, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._head_seconds = head_seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop()
+
+    def _watch(self) -> None:
+        if self._answers():
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self._head_seconds, self._too_late)
+
+    def _answers(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self) -> None:
+        self._timer = None
+        if not self._answers() and not self.transport.is_closing():
+            why = f"the head of a request did not arrive within {self._head_seconds:g} s (limit `request_seconds`)"
+            event(_log, logging.WARNING, "a connection was closed", why=why)
+            self.transport.close()
 
 
 class _UvicornServer(uvicorn.Server):

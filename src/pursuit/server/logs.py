@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from math import isfinite
 from typing import Any, Final, Literal, cast, get_args
 
 from pursuit.errors import InvalidArgument
+from pursuit.upstream.fixed_patterns import KEY_PARTS, PLAIN_VALUE, SECRET_TEXT
 
 Form = Literal["text", "json"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -25,14 +25,11 @@ REDACTED: Final = "[redacted]"
 
 _FIELDS = "pursuit_fields"
 _SHORT = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn", logging.ERROR: "error"}
-_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _SECRET_PARTS = frozenset(
     {"authorization", "token", "password", "passwd", "passphrase", "secret", "secrets", "apikey"}
     | {"cookie", "credential", "credentials", "bearer"}
 )
 _SECRET_PAIRS = frozenset({("api", "key"), ("private", "key"), ("access", "key"), ("signing", "key")})
-_SECRET_TEXT = re.compile(r"(?i)(\bbearer\s+)\S+|\bpursuit_[\w-]{20,}")
-_PLAIN_VALUE = re.compile(r"[^\s\"'=\\]+")
 
 
 def event(logger: logging.Logger, level: int, message: str, /, **fields: Any) -> None:
@@ -124,18 +121,18 @@ def _safe(key: str, value: Any) -> Any:
 
 
 def _is_secret(key: str) -> bool:
-    parts = [part.lower() for part in _PARTS.findall(key)]
+    parts = [part.lower() for part in KEY_PARTS.findall(key)]
     return not _SECRET_PARTS.isdisjoint(parts) or not _SECRET_PAIRS.isdisjoint(pairwise(parts))
 
 
 def _mask(text: str) -> str:
     """Text with credentials redacted."""
-    return _SECRET_TEXT.sub(lambda found: f"{found[1] or ''}{REDACTED}", text)
+    return SECRET_TEXT.sub(lambda found: f"{found[1] or ''}{REDACTED}", text)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        plain = _PLAIN_VALUE.fullmatch(value) is not None and value.isprintable()
+        plain = PLAIN_VALUE.fullmatch(value) is not None and value.isprintable()
         return value if plain else _escape(json.dumps(value, ensure_ascii=False))
     return _escape(json.dumps(value, ensure_ascii=False, default=str))
 

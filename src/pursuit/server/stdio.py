@@ -38,7 +38,10 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-LONGEST_LINE = 64 * 1024 * 1024
+from pursuit.config.servers import LIMITS
+from pursuit.upstream.transport import TooDeep, read_any_text
+
+LONGEST_LINE = LIMITS.result
 TOO_LONG = b"(too long)\n"
 LAST_ANSWERS = 1.0
 """Seconds for the responses to requests that came just before the end of the input."""
@@ -154,7 +157,9 @@ def _refusal(line: bytes, error: ValidationError) -> JSONRPCError | None:
         return None
     fault = error.errors(include_url=False, include_input=False)[0]
     if line is TOO_LONG:
-        code, why = PARSE_ERROR, f"a message has at most {LONGEST_LINE} bytes"
+        code, why = PARSE_ERROR, f"a message has at most {LONGEST_LINE} bytes (limit `result`)"
+    elif "recursion limit" in fault["msg"]:
+        code, why = PARSE_ERROR, f"a message {TooDeep()}"
     elif fault["type"] == "json_invalid":
         code, why = PARSE_ERROR, fault["msg"]
     else:
@@ -172,8 +177,8 @@ def _message(line: bytes, *, any_text: bool) -> JSONRPCMessage:
     except ValidationError:
         if not any_text or line is TOO_LONG:
             raise
-        with suppress(ValueError, RecursionError):
-            return jsonrpc_message_adapter.validate_python(json.loads(line), by_name=False)
+        with suppress(ValueError):
+            return jsonrpc_message_adapter.validate_python(read_any_text(line), by_name=False)
         raise
 
 

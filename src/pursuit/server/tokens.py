@@ -10,7 +10,6 @@ import fcntl
 import hmac
 import json
 import os
-import re
 import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -24,19 +23,19 @@ import msgspec
 
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
+from pursuit.upstream.fixed_patterns import TOKEN_NAME
 
 FILE_NAME: Final = "tokens.json"
 PREFIX: Final = "pursuit_"
 
 _BYTES = 32
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """The name of a token, its hash, and whether it is an operator's; only that may answer an approval."""
 
-    name: Annotated[str, msgspec.Meta(pattern=rf"\A{_NAME.pattern}\Z")]
+    name: Annotated[str, msgspec.Meta(pattern=rf"\A{TOKEN_NAME.pattern}\Z")]
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     created_at: str
     operator: bool = False
@@ -194,7 +193,7 @@ def role_of(*, operator: bool) -> str:
 
 def require_name(name: str) -> None:
     """Refuses a name that no token can have."""
-    if _NAME.fullmatch(name) is None:
+    if TOKEN_NAME.fullmatch(name) is None:
         raise InvalidArgument(f"{name!r} is not a token name: use 1 to 64 letters, digits, '.', '_' and '-'", name=name)
 
 

@@ -8,19 +8,29 @@ from __future__ import annotations
 import getpass
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pursuit.core.audit import AnyAuditEvent, ControlCalled, ControlRefused, decode_audit, encode_audit, redacted
+import msgspec
+
+from pursuit.core.audit import (
+    AUDIT,
+    AnyAuditEvent,
+    ControlCalled,
+    ControlRefused,
+    decode_audit,
+    encode_audit,
+    redacted,
+)
 from pursuit.core.events import Identity
 from pursuit.core.mission import Mission, Proposal
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import PursuitError
-from pursuit.ledger.contract import ANY, Draft, Ledger
+from pursuit.ledger.contract import ANY, Draft, Ledger, StoredEvent, every_stream
 
 # Who asks for something, and over which way.
 
@@ -77,16 +87,17 @@ def user_name() -> str:
         return OPERATOR.who
 
 
-STREAM = "audit"
 LONGEST_MESSAGE = 500
 
 
 class Audit:
     """Writes and reads the audit."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, *, reads: bool = False) -> None:
         self._ledger = ledger
         self._clock = clock
+        self.reads = reads
+        """Whether what clients read is recorded, too."""
 
     @asynccontextmanager
     async def control(
@@ -113,24 +124,50 @@ class Audit:
             await self._append(ControlRefused(at=self._clock.now(), call=call, code=error.code, message=message))
             raise
 
+    async def read(
+        self, caller: Caller, verb: str, mission_id: str | None = None, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """Writes who reads what, before it is read, if the configuration says so."""
+        if self.reads:
+            async with self.control(caller, verb, mission_id, arguments):
+                pass
+
+    async def stored(self, *, follow: bool, limit: int) -> AsyncGenerator[dict[str, Any]]:
+        """The newest events of the audit and of all gateways, as they are stored; with `follow` also those to come."""
+        seen: dict[str, int] = {}
+        first = True
+        with self._ledger.bell() as bell:
+            while True:
+                found: list[StoredEvent] = []
+                audit = await self._ledger.row(AUDIT)
+                rows = [row async for row in every_stream(self._ledger, kind="gateway")]
+                for row in rows if audit is None else [audit, *rows]:
+                    after = seen.get(row.name, max(0, row.head.seq - limit) if first else 0)
+                    found += await self._ledger.read(row.name, after)
+                found.sort(key=lambda event: event.position)
+                for event in found[-limit:] if first else found:
+                    yield _stored(event)
+                seen.update({event.stream: event.seq for event in found})
+                if not follow:
+                    return
+                first = False
+                await bell.wait()
+
     async def lines(self, *, mission_id: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
         """The newest lines, oldest first; of one mission if it is named."""
-        row = await self._ledger.row(STREAM)
+        row = await self._ledger.row(AUDIT)
         if row is None:
             return []
-        after = 0 if mission_id is not None else max(0, row.head.seq - 2 * limit)  # a call has two events at most
-        lines: dict[str, dict[str, Any]] = {}
-        for stored in await self._ledger.read(STREAM, after):
-            event = decode_audit(stored.body)
-            if isinstance(event, ControlCalled):
-                if mission_id in (None, event.session_id):
-                    lines[event.call] = _line(event)
-            elif event.call in lines:
-                lines[event.call]["refused"] = {"code": event.code, "message": event.message}
-        return list(lines.values())[-limit:]
+        window = row.head.seq if mission_id is not None else 2 * limit
+        while True:
+            after = max(0, row.head.seq - window)
+            lines = _lines([decode_audit(stored.body) for stored in await self._ledger.read(AUDIT, after)], mission_id)
+            if len(lines) >= limit or after == 0:
+                return lines[-limit:]
+            window *= 4  # events of forgotten tasks take the place of calls
 
     async def _append(self, event: AnyAuditEvent) -> None:
-        await self._ledger.append(STREAM, ANY, [Draft(*encode_audit(event))], kind="audit", status="open")
+        await self._ledger.append(AUDIT, ANY, [Draft(*encode_audit(event))], kind=AUDIT, status="open")
 
 
 def gist_of_mission(mission: Mission) -> dict[str, Any]:
@@ -151,6 +188,30 @@ def gist_of_proposal(proposal: Proposal | None) -> dict[str, Any] | None:
         return None
     tools = [call.tool_name for call in proposal.tool_calls or ()]
     return {"tools": tools} if proposal.script is None else {"script": len(proposal.script)}
+
+
+def _stored(event: StoredEvent) -> dict[str, Any]:
+    return {
+        "at": iso(event.at),
+        "stream": event.stream,
+        "seq": event.seq,
+        "position": event.position,
+        "hash": event.hash.hex(),
+        "event": msgspec.json.decode(event.body),
+    }
+
+
+def _lines(events: Sequence[AnyAuditEvent], mission_id: str | None) -> list[dict[str, Any]]:
+    lines: dict[str, dict[str, Any]] = {}
+    for event in events:
+        match event:
+            case ControlCalled() if mission_id in (None, event.session_id):
+                lines[event.call] = _line(event)
+            case ControlRefused() if event.call in lines:
+                lines[event.call]["refused"] = {"code": event.code, "message": event.message}
+            case _:
+                pass
+    return list(lines.values())
 
 
 def _line(event: ControlCalled) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.proposers.provider import Providers
 from pursuit.service.command_tools import command_tool
+from pursuit.service.proof import FOLDS
 from pursuit.service.schedules import read_crons
 from pursuit.service.tasks import check_startable
 from pursuit.upstream.known_servers import recognised
@@ -421,7 +422,7 @@ def _disk(state: Path) -> list[Finding]:
 async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
     try:
         with anyio.move_on_after(VERIFY_SECONDS):
-            found = await ledger.verify()
+            found = await ledger.verify(folds=FOLDS)
             if found.faults:
                 mend = "keep a copy, see `pursuit verify`, and restore it from a backup"
                 return [broken("ledger", fault, mend) for fault in found.faults[:5]]

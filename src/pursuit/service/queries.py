@@ -55,6 +55,7 @@ from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
+from pursuit.service.proof import FOLDS
 from pursuit.tasks.limits import RUNNING
 
 PAGE = 100
@@ -460,9 +461,9 @@ class Queries:
         lines = [*await self.audit.lines(limit=limit), *await gateway_lines(self.ledger, limit=limit)]
         return sorted(lines, key=lambda line: line["at"])[-limit:]
 
-    async def verify(self, *, expect: str | None = None) -> Verification:
-        """Checks the whole ledger, and against a root that was written down earlier."""
-        return await self.ledger.verify(expect=expect)
+    async def verify(self, *, expect: str | Sequence[str] | None = None) -> Verification:
+        """Checks the whole ledger, and against roots that were written down earlier."""
+        return await self.ledger.verify(expect=expect, folds=FOLDS)
 
     async def export(self, mission_id: str, path: Path) -> None:
         """One file that can be verified elsewhere."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from pursuit.core.log_metrics import LogMetrics
 from pursuit.core.patterns import for_lines, line_matches
 from pursuit.tasks.command import Command
+from pursuit.upstream.fixed_patterns import ESCAPES
 
 if TYPE_CHECKING:
     import regex
@@ -84,9 +84,10 @@ LONGEST_MESSAGE = 200
 MOST_FAILURES = 10
 PIECE = 128 * 1024
 """Bytes that a pattern looks at within `SECONDS` of processor time; one that is fit for it takes a few milliseconds."""
+LONGEST_LINE = 64 * 1024
+"""Bytes of one line that patterns see."""
 SECONDS = 2.0
 _MOST_LOOKED = 20
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class OutputProgress:
@@ -134,7 +135,7 @@ class OutputProgress:
         before = len(self.off)
         if self._looks or self._rules:
             for piece in _pieces(lines):
-                self._look(piece.decode("utf-8", "replace"))
+                self._look(_bounded(piece).decode("utf-8", "replace"))
         return self.notes[before:]
 
     def _look(self, text: str) -> None:
@@ -180,9 +181,16 @@ def _pieces(lines: bytes) -> Iterator[bytes]:
         yield lines[place:]
 
 
+def _bounded(lines: bytes) -> bytes:
+    """The lines, each cut where it is longer than a pattern may see."""
+    if len(lines) <= LONGEST_LINE:
+        return lines
+    return b"\n".join(line[:LONGEST_LINE] for line in lines.split(b"\n"))
+
+
 def shortened(text: str) -> str:
     """A line as a message: without colours and control characters, and not too long."""
-    plain = _ESCAPES.sub("", text[: LONGEST_MESSAGE * 20]).strip()
+    plain = ESCAPES.sub("", text[: LONGEST_MESSAGE * 20]).strip()
     return plain if len(plain) <= LONGEST_MESSAGE else plain[: LONGEST_MESSAGE - 1] + "…"
 
 

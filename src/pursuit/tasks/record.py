@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -12,6 +11,7 @@ import msgspec
 
 from pursuit.core.report import iso
 from pursuit.core.tasks import AnyTaskEvent, TaskState, encode_task
+from pursuit.upstream.fixed_patterns import TASK_ID
 
 EXACT = 2**53
 """JSON readers that use doubles read each whole number up to here exactly."""
@@ -69,12 +69,9 @@ def _sound(value: Any) -> Any:
     return value
 
 
-_ID = re.compile(r"task-[0-9a-f]{32}")
-
-
 def is_task_id(text: str) -> bool:
     """Whether the text has the form of a task id; anything else never reaches storage."""
-    return _ID.fullmatch(text) is not None
+    return TASK_ID.fullmatch(text) is not None
 
 
 def new_task_id() -> str:

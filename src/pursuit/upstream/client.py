@@ -58,6 +58,8 @@ from pursuit.upstream.transport import (
     OnNotification,
     OpenTransport,
     SessionGone,
+    too_large,
+    write_json,
 )
 
 TASK_TTL_MS = 86_400_000
@@ -295,12 +297,16 @@ class McpClient:
         found: list[Any] = []
         seen: set[str] = set()
         params: dict[str, Any] = {}
+        size = 0
         for _ in range(MOST_PAGES):
             page = await self._page(kind, params)
             entries, cursor = page.get(kind), page.get("nextCursor")
             if not isinstance(entries, list):
                 raise self._unavailable(f"its list of {kind} is malformed")
             found.extend(cast("list[Any]", entries))
+            size += len(write_json(entries)) if isinstance(cursor, str) else 0
+            if size > self.config.client.limits.list:
+                raise self._unavailable(too_large(f"its list of {kind} has", "list", self.config.client.limits.list))
             # A repeated cursor would turn the listing into a loop.
             if not isinstance(cursor, str) or cursor in seen:
                 break

@@ -22,7 +22,6 @@ from typing import Any, Literal, cast
 
 import anyio
 import anyio.abc
-from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -49,6 +48,7 @@ from pursuit.upstream.transport import (
     ClientFeatures,
     ConnectionLost,
     HttpRefused,
+    NotificationQueue,
     OnNotification,
     OpenTransport,
     RequestOptions,
@@ -64,7 +64,6 @@ ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABIL
 _LONGEST_PROBE = 10.0
 _LISTEN = "subscriptions/listen"
 # A caller that is slower than its server loses notifications beyond this number instead of filling the memory.
-_MOST_QUEUED = 10_000
 _LIST_CHANGES = {"tools": "toolsListChanged", "resources": "resourcesListChanged", "prompts": "promptsListChanged"}
 _log = logging.getLogger(__name__)
 # Strings, because the ids of the SDK's dispatchers are numbers; unique in the process.
@@ -339,34 +338,29 @@ class Connection:
         self, transport: Transport, method: str, body: dict[str, Any], on_notify: NotifyFn, *, progress: bool
     ) -> dict[str, Any]:
         """One request, whose notifications are delivered beside it and in order."""
-        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](_MOST_QUEUED)
-
-        def deliver(notification: str, params: Mapping[str, Any]) -> None:
-            with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-                send.send_nowait((notification, params))
+        queue = NotificationQueue(self._settings.limits.queued)
 
         listen_id = f"listen-{next(_listen_ids)}" if method == _LISTEN else None
         token = next(self._progress_tokens)
         if listen_id is None and progress:
             body["_meta"] = {**body.get("_meta", {}), "progressToken": token}
         key = listen_id or token
-        self._routes[key] = deliver
+        self._routes[key] = queue.put
         outcome: dict[str, Any] | Exception = ConnectionLost()
         try:
             async with anyio.create_task_group() as delivering:
-                delivering.start_soon(_deliver, receive, on_notify)
+                delivering.start_soon(_deliver, queue, on_notify)
                 try:
-                    own_stream = partial(self._dispatch_own, deliver)
+                    own_stream = partial(self._dispatch_own, queue.put)
                     options = RequestOptions(request_id=listen_id, on_notification=own_stream)
                     outcome = await transport.request(method, body, options)
                 except (UpstreamError, ConnectionLost, CallBroken, SessionGone, ValueError) as error:
                     # Raised after the task group, which would wrap it in an exception group.
                     outcome = error
-                send.close()
+                queue.close()
         finally:
             del self._routes[key]
-            send.close()
-            receive.close()
+            queue.close()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -496,8 +490,8 @@ def too_slow(seconds: float) -> str:
     return f"it did not answer within {seconds:g} s"
 
 
-async def _deliver(receive: MemoryObjectReceiveStream[tuple[str, Mapping[str, Any]]], on_notify: NotifyFn) -> None:
-    async for method, params in receive:
+async def _deliver(queue: NotificationQueue, on_notify: NotifyFn) -> None:
+    async for method, params in queue:
         try:
             await on_notify(method, params)
         except Exception:  # noqa: BLE001 - the boundary to the caller's function, which may not break its own call

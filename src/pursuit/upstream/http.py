@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import socket
 import ssl
 from base64 import b64encode
@@ -42,6 +41,7 @@ from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KE
 
 from pursuit.config.servers import ClientSettings, ServerConfig, is_loopback
 from pursuit.core.tools import UpstreamError
+from pursuit.upstream.fixed_patterns import NO_SESSION
 from pursuit.upstream.transport import (
     PLAIN,
     CallBroken,
@@ -54,10 +54,12 @@ from pursuit.upstream.transport import (
     RequestOptions,
     SessionGone,
     Started,
+    TooDeep,
     Transport,
     closed_stream_error,
     read_json,
     read_message,
+    too_large,
     write_json,
     write_message,
 )
@@ -68,8 +70,6 @@ _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
 _JSON_LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-seq"})
 _SESSION = "mcp-session-id"
 _LAST_EVENT = "last-event-id"
-# Some servers answer an unknown session with HTTP 400, where the specification asks for 404 (Session Management).
-_NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
 # The tasks extension adds methods whose subject is repeated in the `Mcp-Name` header.
 _NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
@@ -128,7 +128,10 @@ class EventReader:
                 await self._drain_rest(events)
         except httpx2.SSEError:
             if answer is None:
-                raise CallBroken("its stream of events is malformed, or one of them is too long") from None
+                reason = (
+                    f"its stream of events is malformed, or {too_large('one of them has', 'result', self._longest)}"
+                )
+                raise CallBroken(reason) from None
         except httpx2.TransportError:
             pass
         return answer
@@ -158,7 +161,7 @@ class EventReader:
             async for part in response.aiter_bytes():
                 unread += part
                 if len(unread) > self._longest:
-                    raise CallBroken(f"its answer is longer than {self._longest >> 20} MiB")
+                    raise CallBroken(too_large("its answer has", "result", self._longest))
                 while not whole and (end := unread.find(b"\n")) >= 0:
                     line = bytes(unread[:end]).strip()
                     message = _json_or_none(line)
@@ -187,13 +190,15 @@ async def read_body(response: httpx2.Response, longest: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > longest:
-            raise CallBroken(f"its answer is longer than {longest >> 20} MiB")
+            raise CallBroken(too_large("its answer has", "result", longest))
     return b"".join(parts)
 
 
 def _parsed(data: str | bytes) -> Any:
     try:
         return read_json(data)
+    except TooDeep as error:
+        raise CallBroken(f"its answer {error}") from None
     except ValueError:
         raise CallBroken("its answer is not valid JSON") from None
 
@@ -498,7 +503,7 @@ class StreamableHttpTransport(Transport):
         self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], on_notification: OnNotification
     ) -> dict[str, Any]:
         """Posts a request and reads the result out of the response."""
-        longest = self._settings.longest_message
+        longest = self._settings.limits.result
         stream = EventReader(ident, self._inbound(on_notification), longest=longest, drain=self._drain)
         try:
             async with streamed(self._client, "POST", self._url, headers=headers, content=body) as response:
@@ -529,14 +534,14 @@ class StreamableHttpTransport(Transport):
         """Raises what an HTTP error means; a JSON-RPC error in its body is passed on."""
         body, message = b"", cast("Any", None)
         if kind == "application/json" or response.status_code == 400:
-            body = await read_body(response, self._settings.longest_message)
+            body = await read_body(response, self._settings.limits.result)
         if kind == "application/json":
             with suppress(ValueError):
                 message = read_json(body)
         error = _error_of(message)
         # A response with the id of the request is never about the session.
         unanswered = error is None or message.get("id") is None
-        said = response.status_code == 400 and unanswered and _NO_SESSION.search(body) is not None
+        said = response.status_code == 400 and unanswered and NO_SESSION.search(body) is not None
         forgotten = self._session is not None and (response.status_code == 404 or said)
         if error is not None and (not forgotten or error.code == METHOD_NOT_FOUND):
             raise error
@@ -579,7 +584,7 @@ class StreamableHttpTransport(Transport):
 
     async def _standalone_stream(self) -> None:
         """The GET stream of a legacy session: what the server sends outside of requests."""
-        stream = EventReader(None, self._inbound(self._on_notification), longest=self._settings.longest_message)
+        stream = EventReader(None, self._inbound(self._on_notification), longest=self._settings.limits.result)
         shortest, longest = self._settings.reopen_pauses
         pause = shortest
         while True:
@@ -713,7 +718,7 @@ async def sse(
     client: httpx2.AsyncClient, url: str, closed: anyio.Event, settings: ClientSettings
 ) -> AsyncGenerator[SseStreams]:
     """The open streams for as long as the block; raises `CallBroken` if they cannot be opened."""
-    streams = SseStreams(client, url, closed, settings.longest_message)
+    streams = SseStreams(client, url, closed, settings.limits.result)
     with streams.read_stream:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(streams.read)

@@ -7,7 +7,6 @@ question.
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -18,15 +17,11 @@ from pathlib import Path, PurePosixPath
 
 from pursuit.config.servers import PYTHON, ServerConfig
 from pursuit.core.tools import ToolOverride
+from pursuit.upstream.fixed_patterns import INTERPRETER, NPM, PYPI, STEERS, Pattern
 
 # A version or a tag. An alias (`npm:other`), a path or an address after the `@` is another package.
-_VERSION = r"[0-9A-Za-z][0-9A-Za-z._+\-]*"
-_NPM = re.compile(rf"(?P<name>@[a-z0-9._-]+/[a-z0-9._-]+|[a-z0-9._-]+)(?:@[\^~]?{_VERSION})?")
-_PYPI = re.compile(rf"(?P<name>[A-Za-z0-9._-]+)(?:(?:@|==|~=|>=){_VERSION})?")
-_INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?t?")
 _SCRIPTS = ("bin", "Scripts")
 # Variables that decide what is started or loaded.
-_STEERS = re.compile(r"PATH|(PYTHON|NODE_|NPM_CONFIG_|BUN_|UV_|PIP_|PIPX_|LD_|DYLD_).*", re.IGNORECASE)
 
 _NPM_RUNNERS = (("npx",), ("bunx",), ("pnpx",), ("npm", "exec"), ("npm", "x"), ("pnpm", "dlx"), ("yarn", "dlx"))
 _PYPI_RUNNERS = (("uvx",), ("uv", "tool", "run"), ("pipx", "run"))
@@ -75,22 +70,22 @@ def recognised(config: ServerConfig) -> KnownServer | None:
     """The well-known server that this command line starts, or None."""
     if config.transport != "stdio" or config.command is None:
         return None
-    if not config.operators or any(_STEERS.fullmatch(name) for name in config.env):
+    if not config.operators or any(STEERS.fullmatch(name) for name in config.env):
         return None
     command, args = config.command, config.args
     program = PurePosixPath(command)
     if not (program.name == command or _is_installed(config, program)):
         return None
-    if command == PYTHON or _INTERPRETER.fullmatch(program.name):
+    if command == PYTHON or INTERPRETER.fullmatch(program.name):
         return _module(args) if config.cwd is None else None  # Python looks for modules where it is started
     if program.name in ("node", "bun"):
         return _script(config)
     for runner in _NPM_RUNNERS:
         if (rest := _after(runner, program.name, args)) is not None:
-            return _package(rest, _NPM, "npm") if config.cwd is None else None  # npx prefers what lies there
+            return _package(rest, NPM, "npm") if config.cwd is None else None  # npx prefers what lies there
     for runner in _PYPI_RUNNERS:
         if (rest := _after(runner, program.name, args)) is not None:
-            return _package(rest, _PYPI, "pypi")
+            return _package(rest, PYPI, "pypi")
     return next((one for one in known_servers().values() if one.program == program.name), None)
 
 
@@ -109,7 +104,7 @@ def _after(runner: Sequence[str], name: str, args: Sequence[str]) -> Sequence[st
     return args[words:] if name == runner[0] and tuple(args[:words]) == tuple(runner[1:]) else None
 
 
-def _package(args: Sequence[str], form: re.Pattern[str], registry: str) -> KnownServer | None:
+def _package(args: Sequence[str], form: Pattern[str], registry: str) -> KnownServer | None:
     """The package that a runner runs: its first argument that is not an option."""
     words = list(args)
     source: KnownServer | None = None
@@ -130,7 +125,7 @@ def _package(args: Sequence[str], form: re.Pattern[str], registry: str) -> Known
     return None
 
 
-def _named(word: str, form: re.Pattern[str], registry: str) -> KnownServer | None:
+def _named(word: str, form: Pattern[str], registry: str) -> KnownServer | None:
     match = form.fullmatch(word)
     server = known_servers().get(match["name"]) if match else None
     return server if server is not None and server.registry == registry else None

@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -36,12 +37,17 @@ from mcp_types import JSONRPCRequest
 
 from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.upstream.redaction import StderrTail
-from pursuit.upstream.transport import DispatcherStream, closed_stream_error, read_message, write_message
+from pursuit.upstream.transport import (
+    DispatcherStream,
+    TooDeep,
+    closed_stream_error,
+    read_message,
+    too_large,
+    write_message,
+)
 
 _POLL = 0.01
 KILL_GRACE = 2.0
-# Messages that wait to be read before the pipe is paused.
-_PAUSE_AT = 512
 # How long stdout and stderr may stay open after the exit: a grandchild may hold them.
 _DRAIN = 0.25
 
@@ -109,6 +115,9 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         self._writable.set()
         self._stdin_lost = False
         self._paused = False
+        self._unread: deque[int] = deque()
+        self._unread_size = 0
+        """The bytes of the messages that wait to be read; the pipe is paused while they are too many."""
         self._partial: list[bytes] = []
         self._partial_size = 0
         self._fault: str | None = None
@@ -133,15 +142,23 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
             self._partial, self._partial_size = [], 0
         self._partial.append(rest)
         self._partial_size += len(rest)
-        if self._partial_size > self._settings.longest_message:
-            self._fault = f"it sent a line of more than {self._settings.longest_message >> 20} MiB"
-            self._end()
+        most = self._settings.limits.result
+        if self._partial_size > most:
+            self._break(too_large("it sent a line of", "result", most))
 
     def _deliver(self, line: bytes) -> None:
-        if not line.strip():
+        if not line.strip() or self._fault:
+            return
+        most = self._settings.limits.result
+        if len(line) > most:
+            self._break(too_large("it sent a line of", "result", most))
             return
         try:
             message = read_message(line)
+        except TooDeep as error:
+            # Whose answer it is cannot be read, so all calls that wait get the reason.
+            self._break(f"it sent a message that {error}")
+            return
         except ValueError:
             # Stray prints to stdout are common. If nothing else ever comes, it is not an MCP server.
             shown = self._tail.redact_bytes(line)[:500]
@@ -153,12 +170,20 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         self._spoke, self._tail.stray = True, None
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._send.send_nowait(SessionMessage(message))
-        if not self._paused and self._send.statistics().current_buffer_used > _PAUSE_AT:
+            self._unread.append(len(line))
+            self._unread_size += len(line)
+        if not self._paused and self._unread_size > self._settings.limits.queued:
             self._paused = True
             self._reading().pause_reading()
 
+    def _break(self, fault: str) -> None:
+        self._fault = fault
+        self._partial, self._partial_size = [], 0
+        self._end()
+
     def _taken(self) -> None:
-        if self._paused and self._send.statistics().current_buffer_used < _PAUSE_AT // 2:
+        self._unread_size -= self._unread.popleft()
+        if self._paused and self._unread_size <= self._settings.limits.queued // 2:
             self._paused = False
             self._reading().resume_reading()
 

@@ -13,8 +13,10 @@ issue 3522). Below stdio, SSE and in-process servers the SDK's dispatchers are u
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,8 +30,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, JSONRPCMessage, JSONRPCRequest, jsonrpc_message_adapter
 from pydantic_core import from_json, to_json
 
+from pursuit.config.servers import MessageLimits
 from pursuit.core.tools import AnswerFn, UpstreamError
 from pursuit.upstream.redaction import StderrTail
+
+_log = logging.getLogger(__name__)
 
 # Takes a notification: its method and its raw parameters. It must not block.
 OnNotification = Callable[[str, Mapping[str, Any]], None]
@@ -236,12 +241,106 @@ def closed_stream_error(item: SessionMessage) -> Exception:
 # refuse them; Python's json takes them.
 
 
+class TooDeep(ValueError):
+    """A message is nested deeper than `MessageLimits.depth`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"is nested deeper than {MessageLimits.depth} levels (limit `depth`)")
+
+
 def read_json(data: str | bytes) -> Any:
     """A message as Python values; raises `ValueError`."""
     try:
         return from_json(data)
     except ValueError:
-        return json.loads(data)
+        return read_any_text(data)
+
+
+def read_any_text(data: str | bytes) -> Any:
+    """JSON that the fast reader has refused, which may be for its lone surrogates; raises `ValueError`."""
+    try:
+        value = json.loads(data)
+    except RecursionError:
+        raise TooDeep from None
+    level: list[Any] = [value]
+    for _ in range(MessageLimits.depth):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return value
+    raise TooDeep
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        value = list(cast("dict[str, Any]", value).values())
+    return [one for one in cast("list[Any]", value) if isinstance(one, dict | list)] if isinstance(value, list) else ()
+
+
+def too_large(what: str, limit: str, size: int) -> str:
+    """The end of a sentence about a server that sent more than a field of `MessageLimits` allows."""
+    shown = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size} bytes"
+    return f"{what} more than {shown} (limit `{limit}`)"
+
+
+_ITEM_BYTES = 500
+"""About what a small notification takes in memory besides its text."""
+
+
+class NotificationQueue:
+    """Notifications that wait for one reader, up to a number of bytes; what comes when it is full is dropped.
+
+    A notification that meets an empty queue is taken whatever its size: a reader that keeps up costs no measuring.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._items: deque[tuple[str, Mapping[str, Any], int]] = deque()
+        self._size = 0
+        self._changed = anyio.Event()
+        self.closed = False
+        self.dropped = 0
+
+    def put(self, method: str, params: Mapping[str, Any]) -> None:
+        """Queues a notification, or counts it in `dropped`."""
+        if self.closed:
+            return
+        size = len(write_json(params)) + _ITEM_BYTES if self._items else 0
+        if self._size + size > self._most:
+            self.dropped += 1
+            if self.dropped == 1:
+                _log.error("a client does not read: %s", too_large("its notifications are", "queued", self._most))
+            return
+        self._items.append((method, params, size))
+        self._size += size
+        self._changed.set()
+
+    def take(self) -> tuple[str, Mapping[str, Any]] | None:
+        """The next notification; None if there is none."""
+        if not self._items:
+            return None
+        method, params, size = self._items.popleft()
+        self._size -= size
+        if not self._items:
+            self.dropped = 0
+        return method, params
+
+    def close(self) -> None:
+        """Ends the queue after what is in it."""
+        self.closed = True
+        self._changed.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[str, Mapping[str, Any]]:
+        while True:
+            found = self.take()
+            if found is not None:
+                return found
+            if self.closed:
+                raise StopAsyncIteration
+            self._changed = anyio.Event()
+            await self._changed.wait()
 
 
 def write_json(value: Any) -> bytes:
@@ -259,11 +358,8 @@ def read_message(data: str | bytes) -> JSONRPCMessage:
     """A message for the SDK's dispatcher; raises `ValueError`."""
     try:
         return jsonrpc_message_adapter.validate_json(data, by_name=False)
-    except ValueError as error:
-        try:
-            return jsonrpc_message_adapter.validate_python(json.loads(data), by_name=False)
-        except RecursionError:
-            raise error from None
+    except ValueError:
+        return jsonrpc_message_adapter.validate_python(read_any_text(data), by_name=False)
 
 
 def write_message(message: JSONRPCMessage) -> bytes:

@@ -26,7 +26,7 @@ from pursuit.server.errors import as_object, caller_of, may_approve, sendable
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
-from pursuit.service.audit import Caller
+from pursuit.service.audit import Audit, Caller
 from pursuit.service.gateway_journal import GatewayJournal
 from pursuit.upstream.resource_tools import READ_TRAITS
 
@@ -73,9 +73,10 @@ class Authorization:
 class Authorizer:
     """Asks policy, which `layers` returns for each caller, and people; writes to the journal."""
 
-    def __init__(self, layers: Callable[[Caller], Layers], journal: GatewayJournal) -> None:
+    def __init__(self, layers: Callable[[Caller], Layers], journal: GatewayJournal, audit: Audit) -> None:
         self._layers = layers
         self._journal = journal
+        self._audit = audit
         self._tickets: dict[str, str] = {}
 
     def allows(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> bool:
@@ -189,10 +190,11 @@ class Authorizer:
 
     @asynccontextmanager
     async def recorded(self, call: Authorization) -> AsyncGenerator[Note | None]:
-        """Records a call that may write, before and after; a call that only reads is a line of the log."""
+        """Records a call that may write, before and after; one that only reads if the configuration says so."""
         tool, who = call.tool, str(call.caller)
         if tool.traits.read_only:
             event(_log, logging.DEBUG, "reads", tool=tool.qualified, who=who)
+            await self._audit.read(call.caller, f"call {tool.qualified}", None, call.arguments)
             yield None
             return
         try:

@@ -9,9 +9,7 @@ the outbound filter is closed, clients get responses only.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol
@@ -21,16 +19,14 @@ from mcp.server.connection import Connection
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
+from pursuit.config.servers import LIMITS
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.server.errors import Context, as_object, connection_of, is_modern, without_surrogates
-
-MOST_QUEUED = 1_000
-"""Notifications that wait for a client that does not read; further ones are dropped."""
+from pursuit.upstream.transport import NotificationQueue
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _INTERACTIVE = ("elicitation", "sampling", "roots", "tasks")
 _CLIENT_META_KEYS = ("progressToken", LOG_LEVEL_META_KEY)
-_log = logging.getLogger(__name__)
 
 
 class Timeout:
@@ -148,8 +144,7 @@ class ClientSession(Client):
         self.ready = anyio.Event()
         self.resource_uris: dict[tuple[str, str], str] = {}
         self._connection = connection
-        self._queue: deque[tuple[str, Mapping[str, Any]]] = deque()
-        self._queued = anyio.Event()
+        self._queue = NotificationQueue(LIMITS.queued)
 
     def notify_from(self, server: str, method: str, params: Mapping[str, Any]) -> None:
         """Hands on a server's notification, with the URI under which the client subscribed to a resource.
@@ -166,20 +161,12 @@ class ClientSession(Client):
         """Queues a notification that belongs to no request."""
         if self.outbound.drops(method):
             return
-        if len(self._queue) >= MOST_QUEUED:
-            _log.warning("a client does not read; %s was dropped", method)
-            return
-        self._queue.append((method, params))
-        self._queued.set()
+        self._queue.put(method, params)
 
     async def send_queued(self) -> None:
         """Sends the queued notifications until it is cancelled."""
-        while True:
-            await self._queued.wait()
-            self._queued = anyio.Event()
-            while self._queue:
-                method, params = self._queue.popleft()
-                await self._connection.notify(method, self.encodable(params) or None)
+        async for method, params in self._queue:
+            await self._connection.notify(method, self.encodable(params) or None)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Sends it a server's request that belongs to no request of its own; raises `UpstreamError`."""

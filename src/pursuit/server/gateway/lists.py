@@ -22,6 +22,7 @@ from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import LONGEST_NAME, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.listing import read_listing
+from pursuit.upstream.transport import too_large, write_json
 
 KINDS: Mapping[str, str] = {
     "tools/list": "tools",
@@ -48,7 +49,7 @@ class Lists:
         self._relay = relay
         self._limits = limits
         self._slow: set[str] = set()
-        self._seen: dict[tuple[str, str], frozenset[str]] = {}
+        self._seen: dict[tuple[str, str], tuple[frozenset[str], int]] = {}
         self._listed: dict[str, dict[str, tuple[float, Tool]]] = {}
         self._warned: set[str] = set()
 
@@ -102,18 +103,27 @@ class Lists:
         if not isinstance(entries, list):
             return result
         tools, warnings = read_listing(self._upstreams[server].config, cast("list[Any]", entries))
-        before = self._seen.get((server, cursor), frozenset()) if isinstance(cursor, str) else frozenset[str]()
+        nothing = (frozenset[str](), 0)
+        before, size = self._seen.get((server, cursor), nothing) if isinstance(cursor, str) else nothing
         warnings += [f"{tool.qualified}: listed twice; the first one counts" for tool in tools if tool.name in before]
         fresh = [tool for tool in tools if tool.name not in before]
         following = result.get("nextCursor")
         if isinstance(following, str):
             if len(self._seen) >= MOST_CURSORS:
                 self._seen.clear()
-            self._seen[server, following] = before | {tool.name for tool in fresh}
+            size += len(write_json(entries))
+            self._require_room(server, "tools", size)
+            self._seen[server, following] = before | {tool.name for tool in fresh}, size
         self._warn(warnings)
         now = anyio.current_time()
         self._listed.setdefault(server, {}).update({tool.name: (now, tool) for tool in fresh})
         return {**result, "tools": [tool.definition for tool in fresh]}
+
+    def _require_room(self, server: str, kind: str, size: int) -> None:
+        """Refuses a list that goes on over more pages than we can hold."""
+        most = self._upstreams[server].config.client.limits.list
+        if size > most:
+            raise CallFailed(too_large(f"the list of {kind} of {server} has", "list", most))
 
     async def _combined(self, request: ClientRequest) -> dict[str, Any]:
         """The lists of all servers, under qualified names; a server that fails is left out."""
@@ -153,12 +163,15 @@ class Lists:
         entries: list[Any] = []
         seen: set[str] = set()
         params = {key: value for key, value in request.params.items() if key == "_meta"}
+        size = 0
         for _ in range(MOST_PAGES):
             result = await self._relay.send(request, self._upstreams[server], params)
             page = self._usable(server, params.get("cursor"), result) if kind == "tools" else result
             found: Any = page.get(kind)
             entries += found if isinstance(found, list) else []
             cursor = result.get("nextCursor")
+            size += len(write_json(found)) if isinstance(cursor, str) else 0
+            self._require_room(server, kind, size)
             if not isinstance(cursor, str) or cursor in seen:
                 break
             seen.add(cursor)

@@ -10,7 +10,6 @@ Invariant: the server gets the call once, however often the client comes back. A
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,17 +19,17 @@ import anyio.abc
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, REQUEST_TIMEOUT
 
+from pursuit.config.servers import LIMITS
 from pursuit.core.tools import NotifyFn, UpstreamError
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS, is_wanted, log_level
 from pursuit.tasks.record import finite
-from pursuit.upstream.transport import ClientFeatures
+from pursuit.upstream.transport import ClientFeatures, NotificationQueue
 
 KEEP_SECONDS = 60.0
 ROOTS_GRACE = 0.2
 """Seconds: a server asks for roots beside a call; if the call ends at once, the client is not asked."""
 
-MOST_QUEUED = 1_000
 STATE_PREFIX = "parked-"
 PROGRESS = "notifications/progress"
 Perform = Callable[[ClientFeatures, NotifyFn | None], Awaitable[dict[str, Any]]]
@@ -90,7 +89,7 @@ class PendingCall:
         self._scope = anyio.CancelScope()
         self._number = 0
         self._changed = anyio.Event()
-        self._queue: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=MOST_QUEUED)
+        self._queue = NotificationQueue(LIMITS.queued)
 
     async def perform(self, perform: Perform) -> None:
         """Sends the call; raises only when it is cancelled."""
@@ -145,8 +144,8 @@ class PendingCall:
         try:
             while True:
                 changed = self._changed
-                while self._queue:
-                    await _notify(request, *self._queue.popleft())
+                while (waiting := self._queue.take()) is not None:
+                    await _notify(request, *waiting)
                 if self.over.is_set():
                     return True
                 if self.open:
@@ -178,7 +177,7 @@ class PendingCall:
         """Queues a notification; on a connection for one call, log messages belong to that call."""
         if method in ("notifications/message", PROGRESS):
             self._timeout.reset()
-            self._queue.append((method, params))
+            self._queue.put(method, params)
             self._wake()
 
     def _wake(self) -> None:

@@ -7,14 +7,14 @@ requests for the resources of the others.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
+from pursuit.core.patterns import Patience
 from pursuit.core.tools import CallFailed
 from pursuit.errors import UpstreamUnavailable
 from pursuit.server.errors import RESOURCE_NOT_FOUND, as_object, sendable
@@ -22,7 +22,9 @@ from pursuit.server.gateway.clients import ClientRequest, ClientSession
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import GatewayLimits, Upstreams
 
-_EXPRESSION = re.compile(r"\{([+#./;?&]?)[^}]*\}")
+LONGEST_URI = 2_048
+TEMPLATE_SECONDS = 0.05
+"""Processor time for comparing one URI with the templates of all servers."""
 _NOT_HERE = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
 MOST_KNOWN = 10_000
 _Listed = tuple[frozenset[str], list[Any]]
@@ -164,19 +166,52 @@ class Resources:
 
 def _likeliest(listed: Mapping[str, _Listed], uri: str) -> list[str]:
     having = [server for server, (uris, _) in listed.items() if uri in uris]
-    fitting = [server for server, (_, templates) in listed.items() if any(fits(one, uri) for one in templates)]
+    # The patience is for all templates together: a server can list as many as it likes.
+    patience = Patience(TEMPLATE_SECONDS)
+    fitting = [
+        server
+        for server, (_, templates) in listed.items()
+        if any(fits(one, uri) for one in templates if not patience.over)
+    ]
     return list(dict.fromkeys((*having, *fitting, *listed)))
 
 
 def fits(template: Any, uri: str) -> bool:
-    """Whether a URI may come from a URI template, or is the template itself."""
-    if not isinstance(template, str):
+    """Whether a URI may come from a URI template, or is the template itself.
+
+    It costs the length of the template times that of the URI, whatever they hold; a long one fits nothing.
+    """
+    if not isinstance(template, str) or max(len(template), len(uri)) > LONGEST_URI:
         return False
     if template == uri:
         return True
-    pattern, position = "", 0
-    for expression in _EXPRESSION.finditer(template):
-        pattern += re.escape(template[position : expression.start()])
-        pattern += ".*" if expression.group(1) else "[^/?#]*"
-        position = expression.end()
-    return re.fullmatch(pattern + re.escape(template[position:]), uri) is not None
+    reached = {0}
+    for literal, operator in _parts(template):
+        reached = {place + len(literal) for place in reached if uri.startswith(literal, place)}
+        if not reached:
+            return False
+        if operator is not None:
+            reached = set(range(min(reached), len(uri) + 1)) if operator else _to_segment_end(uri, reached)
+    return len(uri) in reached
+
+
+def _parts(template: str) -> Iterator[tuple[str, str | None]]:
+    """The literal texts, each with the operator of the expression behind it: RFC 6570, None behind the last."""
+    place = 0
+    while (begin := template.find("{", place)) >= 0 and (end := template.find("}", begin)) >= 0:
+        first = template[begin + 1 : begin + 2]
+        yield template[place:begin], first if first in "+#./;?&" else ""
+        place = end + 1
+    yield template[place:], None
+
+
+def _to_segment_end(uri: str, places: Iterable[int]) -> set[int]:
+    """All places that a value without `/`, `?` and `#` leads to."""
+    found: set[int] = set()
+    for start in sorted(places):
+        place = start
+        while place not in found:
+            found.add(place)
+            if place < len(uri) and uri[place] not in "/?#":
+                place += 1
+    return found

@@ -28,6 +28,7 @@ from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
+from pursuit.server.audited_reads import AuditedReads
 from pursuit.server.errors import Context, as_object, is_modern, wire_error
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import Client, ClientRequest, Clients, ClientSession, OperatorRequest
@@ -95,6 +96,7 @@ class Gateway:
         self._routing = Routing(tasks, alone=alone, limits=limits, notified=self._notified_on_legacy)
         legacy_sessions = LegacySessions(tasks, alone=alone, limits=limits)
         self.upstreams = Upstreams(runtime.toolbox.host.pool, self._notified, tasks, options.spelling)
+        self._audit = runtime.service.audit
         self._journal = GatewayJournal(
             runtime.service.ledger,
             runtime.service.clock,
@@ -102,7 +104,7 @@ class Gateway:
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
         )
-        authorizer = Authorizer(self._layers, self._journal)
+        authorizer = Authorizer(self._layers, self._journal, self._audit)
         self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), authorizer.denied)
         self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
         resources = Resources(self.upstreams, self._relay, limits)
@@ -162,7 +164,10 @@ class Gateway:
         )
         server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)
         # The SDK's own first middleware only records spans, which are not collected here.
-        server.middleware = [task_middleware, partial(self.dispatch, handlers=handlers)]
+        reads = (
+            [AuditedReads(self._audit, lambda _tool: False)] if self._audit.reads else []
+        )  # see `Authorizer.recorded`
+        server.middleware = [*reads, task_middleware, partial(self.dispatch, handlers=handlers)]
         return server
 
     async def close(self) -> None:

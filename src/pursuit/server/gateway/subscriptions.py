@@ -10,19 +10,17 @@ the stream; when a client leaves, its subscriptions at the servers end.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
 import anyio.abc
-from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types import INVALID_PARAMS
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
+from pursuit.config.servers import LIMITS
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.server.errors import as_object, is_modern, sendable
@@ -33,7 +31,7 @@ from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.routing import Routing
 from pursuit.server.gateway.upstreams import INFO, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
-from pursuit.upstream.transport import ClientFeatures
+from pursuit.upstream.transport import ClientFeatures, NotificationQueue, too_large
 
 UPDATED = "notifications/resources/updated"
 FLAGS: Mapping[str, str] = {
@@ -44,8 +42,7 @@ FLAGS: Mapping[str, str] = {
 RETRY_SECONDS = (1.0, 30.0)
 """The first and the longest pause before a server is tried again."""
 
-Notification = tuple[str, Mapping[str, Any]]
-Stream = MemoryObjectSendStream[Notification]
+Stream = NotificationQueue
 _log = logging.getLogger(__name__)
 
 
@@ -69,17 +66,18 @@ class UpstreamListener:
         """Puts a notification into the stream, with the client's URI."""
         uri = params.get("uri")
         shown = self.part.shown.get(uri) if isinstance(uri, str) else None
-        _put(self.stream, method, params if shown is None else {**params, "uri": shown})
+        self.stream.put(method, params if shown is None else {**params, "uri": shown})
 
     async def relay(self, side: ClientFeatures, outcome: list[Exception]) -> None:
         """Relays the stream of the only server, to its end."""
-        with self.stream:
-            try:
-                await self._listen(side)
-            except UpstreamError as error:
-                outcome.append(MCPError(error.code, error.message, error.data))
-            except (CallFailed, PursuitError) as error:
-                outcome.append(error)
+        try:
+            await self._listen(side)
+        except UpstreamError as error:
+            outcome.append(MCPError(error.code, error.message, error.data))
+        except (CallFailed, PursuitError) as error:
+            outcome.append(error)
+        finally:
+            self.stream.close()
 
     async def follow(self, side: ClientFeatures) -> None:
         """Relays the stream of one of several servers, and opens it again when it breaks."""
@@ -158,7 +156,7 @@ class Subscriptions:
         for server, part in parts.items():
             if part.wanted.get("resourceSubscriptions"):
                 await self.relay.require(request, server, "resources/subscribe")
-        send, receive = anyio.create_memory_object_stream[Notification](math.inf)
+        send = NotificationQueue(LIMITS.queued)
         outcome: list[Exception] = []
         async with anyio.create_task_group() as tasks:
             if self.upstreams.names.single:
@@ -171,11 +169,17 @@ class Subscriptions:
                 await request.notify(ACKNOWLEDGED, _with_id({"notifications": _without(wanted, refused)}, request))
             self._streams[send] = wanted
             try:
-                with send, receive:
-                    async for method, params in receive:
-                        if refused is None or method != ACKNOWLEDGED:
-                            await request.notify(method, _with_id(params, request))
+                async for method, params in send:
+                    if refused is None or method != ACKNOWLEDGED:
+                        await request.notify(method, _with_id(params, request))
+                    if send.dropped:  # a stream with a hole is worse than none: the client listens again
+                        reason = too_large(
+                            "the stream was ended: its unread notifications are", "queued", LIMITS.queued
+                        )
+                        outcome.append(MCPError(INTERNAL_ERROR, reason))
+                        break
             finally:
+                send.close()
                 del self._streams[send]
             tasks.cancel_scope.cancel()
         if outcome:
@@ -187,7 +191,7 @@ class Subscriptions:
         for stream, wanted in self._streams.items():
             for flag, method in FLAGS.items():
                 if wanted.get(flag) is True:
-                    _put(stream, method, {})
+                    stream.put(method, {})
 
     def end(self) -> None:
         """Notifies all streams that every list has changed and ends them: clients listen again."""
@@ -303,29 +307,25 @@ class Subscriptions:
 
     async def _hold(self, session: ClientSession, uri: str, upstream: McpUpstream, own: str) -> None:
         """Listens for a legacy client, until it unsubscribes or goes."""
-        send, receive = anyio.create_memory_object_stream[Notification](math.inf)
+        send = NotificationQueue(LIMITS.queued)
         side = ClientFeatures(capabilities=session.capabilities)
         listener = UpstreamListener(upstream, _Part({"resourceSubscriptions": [own]}, {own: uri}), send)
 
         async def notify() -> None:
-            async for method, params in receive:
+            async for method, params in send:
                 if method == UPDATED:
                     session.notify(method, without_id(params))
 
         try:
-            with self._held[session, uri], send, receive:
+            with self._held[session, uri]:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(listener.follow, side)
                     tasks.start_soon(notify)
                     await session.closed.wait()
                     tasks.cancel_scope.cancel()
         finally:
+            send.close()
             del self._held[session, uri]
-
-
-def _put(stream: Stream, method: str, params: Mapping[str, Any]) -> None:
-    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client has just left
-        stream.send_nowait((method, params))
 
 
 async def _is_modern(upstream: McpUpstream) -> bool:

@@ -10,7 +10,6 @@ failure that a model should read is a tool's result.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -37,6 +36,7 @@ from pursuit.service.gateway_journal import GatewayQuestions
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.record import finite
 from pursuit.upstream.client import TASK_TTL_MS
+from pursuit.upstream.fixed_patterns import WORD
 from pursuit.upstream.listing import is_offered
 from pursuit.upstream.tasks import task_generation, task_support
 
@@ -47,7 +47,6 @@ MOST_FOUND = 50
 TASK_PROGRESS_TOKEN = "pursuit-task"  # noqa: S105 - a server reports progress under it
 LOOK_EVERY = 1.0
 _FEW = 10
-_WORD = re.compile(r"[a-z0-9]+")
 _READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
 Handler = Callable[[ClientRequest], Awaitable[dict[str, Any]]]
@@ -268,10 +267,10 @@ class ToolSearch:
 
 def ranked(tools: list[Any], query: str) -> list[Any]:
     """The tools that have words of the query: first by the number of words, then by words in the name."""
-    wanted = set(_WORD.findall(query.lower()))
+    wanted = set(WORD.findall(query.lower()))
     scored: list[tuple[int, int, int]] = []
     for index, tool in enumerate(tools):
-        name = " ".join(_WORD.findall(str(tool.get("name", "")).lower()))
+        name = " ".join(WORD.findall(str(tool.get("name", "")).lower()))
         text = f"{name} {tool.get('title', '')} {tool.get('description', '')}".lower()
         hits = sum(word in text for word in wanted)
         if hits:

@@ -7,7 +7,6 @@ while the server is configured; each name can be turned back into a server and i
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ import anyio.abc
 
 from pursuit import __version__
 from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.fixed_patterns import ESCAPED_CHARACTER, KEPT_NAME, PLAIN_CHARACTER
 from pursuit.upstream.in_memory_server import InMemoryUpstream
 from pursuit.upstream.pool import Pool
 
@@ -30,10 +30,7 @@ LONGEST_NAME = 128
 """The protocol's limit for the name of a tool."""
 
 SCHEME = "via"
-_PLAIN = re.compile(r"[A-Za-z0-9-]")
-_KEPT = re.compile(r"[A-Za-z0-9_-]+")
 _SEPARATOR = "_-"
-_TOKEN = re.compile(r"_-|__|_x[0-9a-f]+_|[A-Za-z0-9-]")
 _log = logging.getLogger(__name__)
 
 
@@ -96,7 +93,7 @@ class Names:
         """The name that a client sees for a tool or a prompt."""
         if not self.single:
             return self.spelled(server, name)
-        kept = self.spelling == "dotted" or (_KEPT.fullmatch(name) and not name.startswith(_SEPARATOR))
+        kept = self.spelling == "dotted" or (KEPT_NAME.fullmatch(name) and not name.startswith(_SEPARATOR))
         return name if kept else escaped("", name)
 
     def spelled(self, server: str, name: str) -> str:
@@ -130,7 +127,7 @@ def escaped(server: str, name: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return "".join("__" if c == "_" else c if _PLAIN.match(c) else f"_x{ord(c):x}_" for c in text)
+    return "".join("__" if c == "_" else c if PLAIN_CHARACTER.match(c) else f"_x{ord(c):x}_" for c in text)
 
 
 def _unescape(name: str) -> tuple[str, str, str]:
@@ -138,7 +135,7 @@ def _unescape(name: str) -> tuple[str, str, str]:
     parts = [""]
     position = 0
     while position < len(name):
-        match = _TOKEN.match(name, position)
+        match = ESCAPED_CHARACTER.match(name, position)
         if match is None:
             return name, "", ""
         part = match.group()

@@ -6,7 +6,6 @@ fence, bounded in size, one JSON value on each line, and no value can close the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
@@ -32,6 +31,7 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, sendable
 from pursuit.server.missions.resources import TEMPLATES
 from pursuit.service import Service
+from pursuit.upstream.fixed_patterns import GAP
 
 _FENCE = "```"
 
@@ -70,7 +70,6 @@ MOST_TOOL = 1_500
 MOST_CRITERIA = 8_000
 MOST_FACT = 2_000
 ITERATIONS = 50
-_GAP = re.compile(r"<<([a-z]+)>>")
 
 PROMPTS = (
     Prompt(
@@ -131,7 +130,7 @@ class Prompts:
             if (mission_id := arguments.get("session_id")) is not None:
                 await self._service.require_visible(caller_of(ctx), mission_id.strip())
             gaps = await self._fill[prompt.name](arguments)
-        text = _GAP.sub(lambda gap: gaps[gap[1]], _text(prompt.name)).strip()
+        text = GAP.sub(lambda gap: gaps[gap[1]], _text(prompt.name)).strip()
         message = PromptMessage(role="user", content=TextContent(type="text", text=text))
         return GetPromptResult(description=prompt.description, messages=[message])
 

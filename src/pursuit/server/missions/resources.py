@@ -6,7 +6,6 @@ are.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -36,7 +35,7 @@ from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
 from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, resource_errors
 from pursuit.service import Service
 from pursuit.service.audit import Caller
-from pursuit.service.queries import MISSION_ID
+from pursuit.upstream.fixed_patterns import MISSION_URI
 
 Part = Literal["status", "report", "events"]
 
@@ -45,7 +44,6 @@ TEMPLATES: dict[Part, str] = {
     "report": "mission://{id}/report",
     "events": "mission://{id}/events",
 }
-_URI = re.compile(rf"mission://({MISSION_ID.pattern})(?:/(report|events))?(?:\?after=([0-9]{{1,15}}))?", re.ASCII)
 _EXIST = f"there are {', '.join(TEMPLATES.values())}, where {{id}} is `mission-` and 16 hex digits"
 
 
@@ -66,7 +64,7 @@ class Address:
 
 async def find(service: Service, uri: str, caller: Caller) -> tuple[Address, StreamRow]:
     """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
-    found = _URI.fullmatch(uri)
+    found = MISSION_URI.fullmatch(uri)
     if found is None or (found[3] is not None and found[2] != "events"):
         raise InvalidArgument(f"{uri[:200]!r} is no resource of this server; {_EXIST}")
     part, after = cast("Part", found[2] or "status"), None if found[3] is None else int(found[3])

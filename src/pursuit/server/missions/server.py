@@ -15,6 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
 from pursuit.runtime import Runtime
+from pursuit.server.audited_reads import AuditedReads
 from pursuit.server.errors import caller_of
 from pursuit.server.missions.elicitation import Elicitation
 from pursuit.server.missions.mission_tools import MissionTools
@@ -119,6 +120,8 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             info=lambda: server.server_info_stamp,
             settings=promotion,
         )
+        if service.audit.reads:
+            server.middleware.append(AuditedReads(service.audit, dispatch.only_reads))
         server.middleware.append(middleware)
         yield server
 

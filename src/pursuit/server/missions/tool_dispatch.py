@@ -146,6 +146,11 @@ class ToolDispatch:
         """What a tool takes; None if there is no such tool."""
         return next((tool.input_schema for tool in self._listing.tools if tool.name == name), None)
 
+    def only_reads(self, name: str) -> bool:
+        """Whether a tool changes nothing."""
+        tool = self._tools.get(name)
+        return tool is not None and tool.annotations.read_only_hint is True
+
     async def call(self, ctx: Context, params: CallToolRequestParams) -> Result | InputRequiredResult:
         """Answers a call; a refusal is a result, too."""
         tool = self._find(params.name)

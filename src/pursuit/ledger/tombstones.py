@@ -1,0 +1,121 @@
+"""What stays of a forgotten stream: the place and hash of each event, and a `Forgotten` event in the audit.
+
+Invariant: events leave the ledger only in the transaction that appends their `Forgotten` event, and that event is
+hashed like any other. So a stream that was removed by an edit of the file has tombstones that no event covers.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+
+from pursuit.core.audit import AUDIT, AnyAuditEvent, Forgotten, encode_audit
+from pursuit.ledger.chain import GENESIS, link
+from pursuit.ledger.contract import FORGOTTEN
+
+
+def forget(connection: sqlite3.Connection, identity: int, now: float) -> None:
+    """Removes the events, the text and the blobs of a stream, within the caller's transaction."""
+    connection.execute(
+        "INSERT INTO tombstones (position, stream, seq, hash) "
+        "SELECT position, stream, seq, hash FROM events WHERE stream = ?",
+        (identity,),
+    )
+    _record(connection, identity, now)
+    connection.execute(
+        "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_refs WHERE stream = ?) AND NOT EXISTS "
+        "(SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest AND blob_refs.stream <> ?)",
+        (identity, identity),
+    )
+    connection.execute("DELETE FROM blob_refs WHERE stream = ?", (identity,))
+    connection.execute("DELETE FROM events WHERE stream = ?", (identity,))
+    forgotten = connection.execute("DELETE FROM texts WHERE rowid = ?", (identity,)).rowcount
+    if forgotten:
+        # A deleted text leaves its words in the index until the index is rewritten.
+        connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")
+    connection.execute(
+        "UPDATE streams SET status = ?, summary = '{}', updated_at = ? WHERE id = ?", (FORGOTTEN, now, identity)
+    )
+
+
+def cover_all(connection: sqlite3.Connection, now: float) -> None:
+    """Records the streams that a release without `Forgotten` events forgot. A migration does this once."""
+    for (identity,) in connection.execute("SELECT id FROM streams WHERE status = ?", (FORGOTTEN,)).fetchall():
+        _record(connection, identity, now)
+        connection.execute("UPDATE streams SET updated_at = ? WHERE id = ?", (now, identity))
+
+
+def check(connection: sqlite3.Connection, covering: Mapping[str, Sequence[Forgotten]]) -> Iterator[str]:
+    """What is wrong with the tombstones, given the `Forgotten` events of the audit."""
+    rows = connection.execute(
+        "SELECT id, name, kind, created_at, updated_at, head_seq, head_hash, summary FROM streams WHERE status = ?",
+        (FORGOTTEN,),
+    ).fetchall()
+    for identity, name, kind, created_at, updated_at, seq, hash_, summary in rows:
+        count, last, digest = _digest(connection, identity)
+        if (count, last) != (seq, (seq, hash_)):
+            yield f"stream {name}: it was forgotten, and what stays of it was changed"
+            continue
+        events = covering.get(name, ())
+        if not any((event.seq, event.hash) == (seq, hash_.hex()) for event in events):
+            yield f"stream {name}: its events were removed, and no event of the audit says that it was forgotten"
+        elif not any(event.tombstones == digest for event in events):
+            yield f"stream {name}: it was forgotten, and what stays of it was changed"
+        elif (kind, created_at, updated_at, summary) not in [(e.kind, e.created_at, e.at, "{}") for e in events]:
+            yield f"stream {name}: it was forgotten, and its row in the listing was changed"
+    for (identity,) in connection.execute(
+        "SELECT DISTINCT stream FROM tombstones WHERE stream NOT IN (SELECT id FROM streams WHERE status = ?)",
+        (FORGOTTEN,),
+    ):
+        yield f"stream number {identity}: it has tombstones and was not forgotten"
+
+
+def _record(connection: sqlite3.Connection, identity: int, now: float) -> None:
+    name, kind, status, created_at, seq, hash_ = connection.execute(
+        "SELECT name, kind, status, created_at, head_seq, head_hash FROM streams WHERE id = ?", (identity,)
+    ).fetchone()
+    event = Forgotten(
+        at=now,
+        stream=name,
+        kind=kind,
+        status=status,
+        created_at=created_at,
+        seq=seq,
+        hash=hash_.hex(),
+        tombstones=_digest(connection, identity)[2],
+    )
+    _append_to_audit(connection, event, now)
+
+
+def _digest(connection: sqlite3.Connection, identity: int) -> tuple[int, tuple[int, bytes], str]:
+    """The number of tombstones of a stream, the last one's number and hash, and one hash over all of them."""
+    total, count, last = sha256(), 0, (0, GENESIS)
+    for position, seq, hash_ in connection.execute(
+        "SELECT position, seq, hash FROM tombstones WHERE stream = ? ORDER BY seq", (identity,)
+    ):
+        total.update(f"{position} {seq} {hash_.hex() if isinstance(hash_, bytes) else hash_!r}\n".encode())
+        count, last = count + 1, (seq, hash_)
+    return count, last, total.hexdigest()
+
+
+def _append_to_audit(connection: sqlite3.Connection, event: AnyAuditEvent, now: float) -> None:
+    """Appends on the transaction that removes the events: neither is stored without the other."""
+    row = connection.execute("SELECT id, head_seq, head_hash FROM streams WHERE name = ?", (AUDIT,)).fetchone()
+    if row is None:
+        connection.execute(
+            "INSERT INTO streams (name, kind, status, created_at, updated_at, head_seq, head_hash, summary) "
+            "VALUES (?, ?, 'open', ?, ?, 0, ?, '{}')",
+            (AUDIT, AUDIT, now, now, GENESIS),
+        )
+        row = connection.execute("SELECT id, head_seq, head_hash FROM streams WHERE name = ?", (AUDIT,)).fetchone()
+    identity, seq, hash_ = row
+    type_, body = encode_audit(event)
+    linked = link(hash_, AUDIT, seq + 1, at=now, type_=type_, body=body)
+    connection.execute(
+        "INSERT INTO events (stream, seq, at, type, body, hash) VALUES (?, ?, ?, ?, ?, ?)",
+        (identity, seq + 1, now, type_, body, linked),
+    )
+    connection.execute(
+        "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ? WHERE id = ?", (seq + 1, linked, now, identity)
+    )

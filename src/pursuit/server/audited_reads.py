@@ -1,0 +1,35 @@
+"""Records what clients read, if `[audit] reads = true`: middleware of the mission server and of the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mcp.server.context import CallNext, HandlerResult
+
+from pursuit.server.errors import Context, as_object, caller_of
+from pursuit.service.audit import Audit
+
+_READS = ("resources/read", "prompts/get", "completion/complete", "tasks/get", "tasks/result", "tasks/list")
+
+
+class AuditedReads:
+    """Writes a line before a request that only reads; `only_reads` knows the tools."""
+
+    def __init__(self, audit: Audit, only_reads: Callable[[str], bool]) -> None:
+        self._audit = audit
+        self._only_reads = only_reads
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Records the request, and passes it on."""
+        params: dict[str, Any] = dict(ctx.params or {})
+        name, arguments = params.get("name"), as_object(params.get("arguments"))
+        if ctx.method in _READS:
+            given = {key: params[key] for key in ("uri", "name", "taskId") if isinstance(params.get(key), str)}
+            await self._audit.read(caller_of(ctx), ctx.method, None, given)
+        elif ctx.method == "tools/call" and isinstance(name, str) and self._only_reads(name):
+            session = arguments.get("session_id")
+            await self._audit.read(
+                caller_of(ctx), f"call {name}", session if isinstance(session, str) else None, arguments
+            )
+        return await call_next(ctx)

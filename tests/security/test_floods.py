@@ -1,0 +1,134 @@
+"""A server or a client sends too much: it ends with an error that names the limit, and the next call works.
+
+`benchmarks/floods.py` runs all floods at once beside a well-behaved client, and measures memory and time.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from http_stage import Stage, client, whoami
+
+from pursuit.config.servers import LIMITS, ClientSettings, MessageLimits, ServerConfig
+from pursuit.core.tools import CallFailed
+from pursuit.errors import UpstreamUnavailable
+from pursuit.server.gateway.resources import fits
+from pursuit.upstream.pool import Pool
+from pursuit.upstream.transport import NotificationQueue, TooDeep, read_json, read_message
+
+FLOODS = Path(__file__).parents[2] / "benchmarks" / "flood_server.py"
+SMALL = MessageLimits(queued=100_000, list=3_000_000, unread=300_000, request_seconds=0.3)
+
+
+def flooded(main: Callable[[Any], Awaitable[Any]]) -> None:
+    """Runs against the server of the benchmark, over stdio."""
+    args = ("-S", str(FLOODS), "pages", "1", "60")
+    config = ServerConfig(name="flood", command=sys.executable, args=args, client=ClientSettings(limits=SMALL))
+
+    async def bounded() -> None:
+        with anyio.fail_after(60):
+            async with Pool({"flood": config}) as pool:
+                await main(pool.upstream("flood"))
+
+    anyio.run(bounded)
+
+
+@pytest.mark.guarantee("floods-end-at-a-limit")
+def test_a_list_without_end_and_a_deep_result_end_with_the_name_of_the_limit() -> None:
+    async def main(upstream: Any) -> None:
+        with pytest.raises(UpstreamUnavailable, match="limit `list`"):
+            await upstream.entries("resources")
+        with pytest.raises(CallFailed, match="limit `depth`"):
+            await upstream.call("deep", {}, call_id="c")
+        assert {tool.name for tool in await upstream.tools()} == {"notify", "deep"}
+
+    flooded(main)
+
+
+@pytest.mark.guarantee("floods-end-at-a-limit")
+def test_notifications_wait_up_to_a_number_of_bytes() -> None:
+    async def main() -> None:
+        queue = NotificationQueue(SMALL.queued)
+        for number in range(300):
+            queue.put("notifications/message", {"data": "x" * 20_000, "number": number})
+        assert queue.dropped == 295
+        queue.close()
+        assert [params["number"] async for _, params in queue] == [0, 1, 2, 3, 4]
+
+    anyio.run(main)
+    assert LIMITS.queued == 8 << 20
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000 + "]" * 100_000, '{"a":' * 300 + '"\\ud800"' + "}" * 300])
+def test_deep_json_is_refused_with_and_without_lone_surrogates(text: str) -> None:
+    for read in (read_json, read_message):
+        with pytest.raises(TooDeep, match="limit `depth`"):
+            read(text)
+
+
+TEMPLATES = [
+    ("trap://" + "{v}" * 40 + "!", "trap://" + "a" * 1_500, False),
+    ("trap://" + "{+v}" * 40 + "!", "trap://" + "a" * 1_500 + "!", True),
+    ("trap://" + "{v}/" * 200, "trap://" + "a/" * 199 + "a", False),
+    ("file:///{name}", "file:///a", True),
+    ("file:///{name}", "file:///a/b", False),
+    ("file:///{+path}", "file:///a/b", True),
+    ("{a}x{b}x{c}", "xx", True),
+    ("{a}x{b}x{c}", "x", False),
+    ("x://{", "x://{", True),
+    ("x://{", "x://a", False),
+    ("{v}" * 2_000, "a", False),
+]
+
+
+@pytest.mark.guarantee("floods-end-at-a-limit")
+@pytest.mark.parametrize(("template", "uri", "expected"), TEMPLATES)
+def test_a_template_is_compared_at_a_cost_of_its_length(template: str, uri: str, expected: bool) -> None:
+    assert fits(template, uri) is expected  # a regular expression of the first would run for years
+
+
+@pytest.mark.guarantee("floods-end-at-a-limit")
+def test_half_requests_end_and_others_are_served() -> None:
+    async def main() -> None:
+        stage = Stage()
+        with anyio.fail_after(60):
+            async with stage.serving(limits=SMALL), client(stage.url, "2026-07-28") as good:
+                await whoami(good)
+                answers = await anyio.to_thread.run_sync(half_requests, stage.port)
+                assert b"" in answers, "half of a head: the connection is closed"
+                assert any(b"limit `request_seconds`" in answer for answer in answers)
+                assert any(b"limit `unread`" in answer for answer in answers)
+                await whoami(good)
+
+    anyio.run(main)
+
+
+def half_requests(port: int) -> set[bytes]:
+    """What the server says to requests that stop in the middle."""
+    head = f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+    parts = [head, *[f"{head}content-length: 200000\r\n\r\n" + " " * 90_000] * 4]
+    held = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in parts]
+    try:
+        for connection, part in zip(held, parts, strict=True):
+            connection.sendall(part.encode())
+        return {_rest(connection) for connection in held}
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def _rest(connection: socket.socket) -> bytes:
+    found = b""
+    try:
+        while part := connection.recv(65536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
