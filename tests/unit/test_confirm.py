@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ def test_only_the_call_that_met_it_confirms_it() -> None:
 def test_other_ways_to_average(by: str, values: tuple[float, ...], status: str) -> None:
     given = Simulation(criteria=[threshold(target=1.0, confirm=3, confirm_by=by)], stagnation_threshold="off")
     assert measure(given, (0.9, 1), *((value, 1) for value in values))[-1] == status
+
+
+@pytest.mark.parametrize("arrival", list(permutations(range(3))))
+def test_parallel_calls_count_in_the_order_of_the_calls(arrival: tuple[int, ...]) -> None:
+    given = simulation()
+    measure(given, (2.0, 9))
+    calls = [call(args={"x": x}, metrics={"mass": value}) for value, x in ((0.9, 1), (0.8, 2), (0.7, 3))]
+    given.begin()
+    for order, each in enumerate(calls):
+        given.intend(each, order)
+    for order in arrival:
+        given.settle(calls[order], order)
+    assert given.close().criteria[0].status == "inconclusive"
+    assert measure(given, (0.9, 3), (0.9, 3)) == ["inconclusive", "met"]
 
 
 def test_the_core_says_which_call_to_measure_again_and_how_often() -> None:

@@ -5,12 +5,13 @@ that many times, meets it on average; the first value is left out, because it wa
 
     remeasure(state.confirmations.values())   which call is to be measured again, and how often: for proposers
 
-Pure. Invariant: one candidate for each criterion, the latest one.
+Pure. Invariant: one candidate for each criterion, the latest one in the order of the calls, not of their answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import insort
+from collections.abc import Iterable
 from statistics import fmean, median
 from typing import Any
 
@@ -81,30 +82,65 @@ def remeasure(confirmations: Iterable[Confirmation]) -> Remeasure | None:
     return Remeasure(tool=last.tool, args=last.args, times=times, criteria=[o.criterion.criterion_id for o in same])
 
 
-def confirmed(
-    known: Confirmation | None,
-    criterion: MetricThreshold,
-    point: Point,
-    *,
-    call: tuple[str, Mapping[str, Any]],
-    worthwhile: bool,
-) -> Confirmation | None:
-    """The candidate of a threshold after one more value; `call` is the key and the arguments of its call.
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One value of a threshold with `confirm`, with the call that gave it."""
 
-    A candidate that was rejected starts again with the next value that meets the threshold.
+    criterion: MetricThreshold
+    key: str
+    args: dict[str, Any]
+    point: Point
+    worthwhile: bool
+
+
+class Confirmations:
+    """The candidate of each criterion.
+
+    Calls that run at the same time can settle in any order. A value that comes late is counted at the place of its
+    call: the open iteration's values are counted again, from the candidates as they were before it.
     """
-    key, args = call
-    if known is not None and known.key == key and (known.missing or known.met):
-        values = [*known.values, point.value][-criterion.confirm :]
-        return msgspec.structs.replace(known, values=values, place=point.place)
-    if not holds(criterion, point.value):
-        return known
-    return Confirmation(
-        criterion=criterion,
-        key=key,
-        tool=point.tool,
-        args=dict(args),
-        first=point.value,
-        worthwhile=worthwhile,
-        place=point.place,
-    )
+
+    __slots__ = ("_before", "_candidates", "_open")
+
+    def __init__(self) -> None:
+        self._candidates: dict[str, Confirmation] = {}
+        self._before: dict[str, Confirmation] = {}
+        self._open: list[Measurement] = []
+
+    def get(self, criterion_id: str) -> Confirmation | None:
+        """The candidate of a criterion, if there is one."""
+        return self._candidates.get(criterion_id)
+
+    def values(self) -> Iterable[Confirmation]:
+        """The candidates of all criteria."""
+        return self._candidates.values()
+
+    def learn(self, one: Measurement) -> None:
+        """Takes in one more value."""
+        if self._open and self._open[-1].point.iteration != one.point.iteration:
+            self._open = []
+        if not self._open:
+            self._before = dict(self._candidates)
+        late = bool(self._open) and one.point.place < self._open[-1].point.place
+        insort(self._open, one, key=lambda each: each.point.place)
+        if late:
+            self._candidates = dict(self._before)
+        for each in self._open if late else (one,):
+            self._count(each)
+
+    def _count(self, one: Measurement) -> None:
+        """A candidate that was rejected starts again with the next value that meets the threshold."""
+        name, point = one.criterion.criterion_id, one.point
+        known = self._candidates.get(name)
+        if known is not None and known.key == one.key and (known.missing or known.met):
+            values = [*known.values, point.value][-one.criterion.confirm :]
+            self._candidates[name] = msgspec.structs.replace(known, values=values, place=point.place)
+        elif holds(one.criterion, point.value):
+            self._candidates[name] = Confirmation(
+                criterion=one.criterion,
+                key=one.key,
+                tool=point.tool,
+                args=one.args,
+                first=point.value,
+                worthwhile=one.worthwhile,
+                place=point.place,
+            )

@@ -99,6 +99,9 @@ def _threshold(state: MissionState, criterion: MetricThreshold) -> CriterionResu
     candidate = state.confirmations.get(criterion.criterion_id) if criterion.confirm else None
     if candidate is not None and candidate.place == point.place:
         return _confirmed(criterion, candidate, evidence, point)
+    if criterion.confirm and holds(criterion, point.value):
+        evidence["reason"] = f"{point.value:g} meets it, and no fresh measurement confirms it"
+        return _inconclusive(criterion, evidence, _source(point))
     return _result(criterion, holds(criterion, point.value), evidence, _source(point))
 
 
