@@ -38,6 +38,15 @@ def test_a_lucky_value_does_not_count_and_the_mean_of_fresh_ones_does() -> None:
     assert (evidence["fresh"], evidence["mean"]) == ([1.05, 0.85], pytest.approx(0.95))
 
 
+def test_a_rejected_candidate_does_not_start_again_with_its_next_lucky_value() -> None:
+    given = simulation()
+    assert measure(given, (0.5, 1), (1.5, 1), (1.5, 1))[-1] == "unmet"
+    assert measure(given, (0.9, 1), (0.9, 1), (0.9, 1)) == ["unmet"] * 3
+    assert measure(given, (0.9, 2), (0.9, 1)) == ["inconclusive", "unmet"]  # another candidate does not clear it
+    assert measure(given, (0.2, 1)) == ["met"]
+    assert given.state.results["mass"].evidence["mean"] == pytest.approx(6.8 / 7)
+
+
 def test_only_the_call_that_met_it_confirms_it() -> None:
     other = simulation()
     assert measure(other, (0.9, 1), (0.9, 2), (0.9, 3), (0.9, 4)) == ["inconclusive"] * 4

@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from pursuit.core.confirmation import Confirmation
 from pursuit.core.criteria import (
+    MAX_CONFIRM,
     AnyCriterion,
     Check,
     EventSeen,
@@ -109,7 +110,7 @@ def _confirmed(
     criterion: MetricThreshold, candidate: Confirmation, evidence: dict[str, Any], point: Point
 ) -> CriterionResult:
     """A threshold that counts only by fresh measurements of the call that met it once."""
-    evidence |= {"fresh": list(candidate.values), criterion.confirm_by: candidate.value}
+    evidence |= {"fresh": candidate.values[-MAX_CONFIRM:], criterion.confirm_by: candidate.value}
     if candidate.missing:
         done, needed = len(candidate.values), criterion.confirm
         evidence["reason"] = (
