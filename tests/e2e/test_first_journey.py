@@ -111,8 +111,11 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_gets_an_answer_that_helps(mistake: str, tmp_path: Path) -> None:
     files, code, wanted = MISTAKES[mistake]
-    told, notes = journey(tmp_path, **files).ask("run", "mission.toml", "--mode", "auto", code=code)
+    place = journey(tmp_path, **files)
+    told, notes = place.ask("run", "mission.toml", "--mode", "auto", code=code)
     assert wanted in told + notes
+    if wanted.startswith("warning"):
+        assert wanted in place.ask("logs", "last")[0]
     if "three times" in wanted:
         assert "iterations: 3 of 60" in told
     if code == 2:
