@@ -27,12 +27,17 @@ def journey(folder: Path, **files: str) -> Place:
 
 
 @pytest.mark.guarantee("from-nothing-to-a-tuned-command")
-def test_the_tutorial_leads_to_a_tuned_command(tmp_path: Path) -> None:
+def test_the_tutorial_leads_to_a_tuned_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PURSUIT_TRUST")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     install, once, run, *reports = [shlex.split(line) for line in COMMANDS.splitlines()]
     assert len(COMMANDS.splitlines()) <= 5
     assert len([line for line in (CONFIG + MISSION).splitlines() if line.strip()]) <= 12
     assert install == ["pip", "install", "pursuit[search]"]
     place = journey(tmp_path)
+    assert "pursuit trust" in place.ask(*once[1:], code=2)[1]
+    (trust,) = re.findall(r"`pursuit (trust \.)`", PAGE.read_text(encoding="utf-8"))
+    place.ask(*trust.split())
     assert "metric val_loss: 8.356" in place.ask(*once[1:])[0]
     told, notes = place.ask(*run[1:])
     assert "status: completed" in told and re.search(r"^best: val_loss 0\.1\d+ with {\"lr\": 0\.", told, re.MULTILINE)
