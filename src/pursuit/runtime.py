@@ -278,7 +278,10 @@ class Runtime:
                 checks=configuration.checks,
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
+                may_force_complete=configuration.may_force_complete,
                 audit=audit,
+                uid=self.state_path.stat().st_uid,
+                scoped=self.only is not None,
                 caller=self._caller,
             )
             self.tasks.resume["child"] = lambda state: self._fleet().resume(state)

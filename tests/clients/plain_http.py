@@ -24,7 +24,7 @@ def post(
 ) -> dict[str, Any]:
     """The answer, `result` or `error`, with the HTTP status."""
     given = dict(params or {})
-    named = given.get("taskId") or given.get("name")
+    named = given.get("taskId") or given.get("name") or given.get("uri")
     meta = {
         f"{ENVELOPE}protocolVersion": VERSION,
         f"{ENVELOPE}clientInfo": {"name": "t", "version": "1"},

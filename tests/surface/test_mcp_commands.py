@@ -131,7 +131,7 @@ def test_somebody_elses_task_is_as_unknown_as_none(tmp_path: Path) -> None:
         async with served(tmp_path, "legacy") as (runtime, _):
             mine = await runtime.tasks.call("count", {"units": 1}, caller=_client("anna"))
             await runtime.tasks.wait(mine.task_id)
-            assert mine.requestor == "client:anna"
+            assert mine.requestor == "token:anna"
             async with mission_server(runtime) as server:
                 for name, sees in (("anna", True), ("bert", False), (None, False)):
                     with _Shown(name):
@@ -147,7 +147,7 @@ def test_somebody_elses_task_is_as_unknown_as_none(tmp_path: Path) -> None:
 
 
 def _client(name: str) -> Caller:
-    return Caller(who=name, transport="http", credential=name)
+    return Caller(who=name, transport="http", credential=name, subject=f"token:{name}")
 
 
 class _Shown:
@@ -165,7 +165,7 @@ class _Shown:
 
 
 def test_who_belongs_to_whom() -> None:
-    assert requestor_of(Caller(who="anna", transport="http", credential="anna")) == "client:anna"
+    assert requestor_of(_client("anna")) == "token:anna"
     assert requestor_of(Caller(who="anyone on this machine", transport="http")) == "local"
     assert requestor_of(Caller(who="anna", transport="stdio")) == requestor_of(Caller()) == "local"
 

@@ -221,6 +221,21 @@ def revoke(
     context.screen.fact("revoked", name)
 
 
+@command(token_app)
+def rotate(
+    context: Context,
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
+) -> None:
+    """Make a new token in place of one; its missions and tasks stay its own."""
+    token = _tokens(context).rotate(name)
+    facts = {"name": name, "token": token, "header": f"Authorization: Bearer {token}"}
+    context.screen.answer(facts)
+    for label, value in facts.items():
+        context.screen.fact(label, value)
+    context.screen.hint("the token is shown only now; the one before is refused")
+
+
 @command(schedule_app, "list")
 def list_schedules(context: Context) -> None:
     """List the schedules: the next time, the last run, and runs that were missed or skipped."""

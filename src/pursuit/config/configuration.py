@@ -79,6 +79,7 @@ TOML_KEYS = (
     "prices",
     "model",
     "client_models",
+    "callers",
     "notify",
     "schedule",
     "tracking",
@@ -87,6 +88,7 @@ TOML_KEYS = (
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
+CALLERS_KEYS = ("may_force_complete",)
 TYPED_KEYS = ("under", "host")
 RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
 NETWORK_KEYS = ("allow", "ask", "deny")
@@ -145,6 +147,8 @@ class Configuration:
     """The language model that proposes where a client names no proposer."""
     client_models: frozenset[str] = frozenset()
     """Further language models that MCP clients may name."""
+    may_force_complete: bool = True
+    """Whether a client may end its own mission as completed."""
     surroundings: Surroundings = USUAL_SURROUNDINGS
     """What the commands of checks in mission files, and of notifications, get."""
     notify: NotifyConfig | None = None
@@ -235,6 +239,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         prices=_prices(fields),
         model=_model(fields),
         client_models=_client_models(fields),
+        may_force_complete=_may_force_complete(fields),
         notify=_notify(fields, path.parent.absolute(), inherit),
         schedules=_schedules(fields, path.parent.absolute()),
         tracking=_tracking(fields, path.parent.absolute()),
@@ -323,6 +328,12 @@ def _model(fields: Fields) -> str | None:
     if name is not None:
         _check_model(fields, "model", name)
     return name
+
+
+def _may_force_complete(fields: Fields) -> bool:
+    table = fields.inside("callers")
+    table.only(CALLERS_KEYS)
+    return table.flag("may_force_complete") is not False
 
 
 def _client_models(fields: Fields) -> frozenset[str]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from pursuit.config.commands import COMMAND_KEYS, KINDS, METRIC_KEYS, PARAMETER_KEYS, PATTERNS, TRAITS
 from pursuit.config.configuration import (
     CALLER_KEYS,
+    CALLERS_KEYS,
     CHECK_KEYS,
     NETWORK_KEYS,
     NOTICES,
@@ -175,6 +176,7 @@ def configuration_schema() -> Schema:
         "prices": _tables(_table(PRICE_KEYS, dict.fromkeys(PRICE_KEYS, AMOUNT), required=PRICE_KEYS[:2])),
         "model": TEXT,
         "client_models": TEXTS,
+        "callers": _table(CALLERS_KEYS, dict.fromkeys(CALLERS_KEYS, FLAG)),
         "notify": _table(NOTIFY_KEYS, notify),
         "schedule": _schedule(),
         "inherit_env": INHERIT,

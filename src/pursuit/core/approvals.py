@@ -30,13 +30,15 @@ class Approval:
     reason: str
     asked_at: float
     until: float
+    subject: str | None = None
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
 
     def scope(self, answer: Permission) -> str:
         """What a yes of this width covers."""
-        return tool_scope(self.tool) if answer == "mission" else call_scope(self.tool, self.args)
+        scope = tool_scope(self.tool) if answer == "mission" else call_scope(self.tool, self.args)
+        return scope if self.subject is None else f"{scope} by {self.subject}"
 
 
 def approval_id(call_id: str) -> str:
@@ -55,12 +57,15 @@ def call_scope(tool: str, args: Mapping[str, Any]) -> str:
     return f"call {hashlib.sha256(body).hexdigest()}"
 
 
-def is_granted(granted: set[str], approval: Approval | None, tool: str, args: Mapping[str, Any]) -> bool:
-    """Whether a person has said yes to this call, or to something that covers it."""
+def is_granted(
+    granted: set[str], approval: Approval | None, tool: str, args: Mapping[str, Any], subject: str | None
+) -> bool:
+    """Whether a person has said yes to this call of a client, or to something that covers it."""
     if approval is not None and approval.answer is not None:
         same = call_scope(approval.tool, approval.args) == call_scope(tool, args)
         return same and approval.answer in GRANTS
-    return tool_scope(tool) in granted or call_scope(tool, args) in granted
+    by = "" if subject is None else f" by {subject}"
+    return f"{tool_scope(tool)}{by}" in granted or f"{call_scope(tool, args)}{by}" in granted
 
 
 def pending(approvals: Mapping[str, Approval]) -> list[Approval]:

@@ -104,6 +104,18 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     operators_own: bool = True
     origin: str | None = None
     mode: str | None = None
+    callers: list[str] = []
+    owner: str | None = None
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """The client that asks for something; `credential` is the name of its token, if it shows one.
+
+    `subject` is what its records belong to: a token of the same name that is made later is another subject.
+    """
+
+    subject: str | None = None
+    credential: str | None = None
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
@@ -112,6 +124,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
     `proposal` for it is kept here until its iteration begins. `mode` is the policy mode if the operator chose one for
     this run. `waited` is how long the mission waited for a child before: these seconds count for its wall clock.
+    `driver` is the client that asks for the run; None is the operator.
     """
 
     run: str
@@ -122,6 +135,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     proposal: dict[str, Any] | None = None
     mode: str | None = None
     waited: float = 0.0
+    driver: Identity | None = None
 
 
 class WantedCall(Record, frozen=True, kw_only=True):
@@ -305,7 +319,10 @@ class CallRefused(Event, frozen=True, kw_only=True):
 
 
 class ApprovalAsked(Event, frozen=True, kw_only=True):
-    """A person is asked whether a call may be made; `until` is when silence counts as no."""
+    """A person is asked whether a call may be made; `until` is when silence counts as no.
+
+    `subject` is the client that drives, for which a yes counts; None is the operator.
+    """
 
     approval_id: str
     call_id: str
@@ -315,6 +332,7 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     description: str
     reason: str
     until: float
+    subject: str | None = None
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):
@@ -412,7 +430,9 @@ class AbortOrdered(OperatorEvent, frozen=True, kw_only=True):
 
 
 class CompletionOrdered(OperatorEvent, frozen=True, kw_only=True):
-    """End it as completed."""
+    """End it as completed; `client`: on the word of a client, and not of the operator."""
+
+    client: bool = False
 
 
 class BudgetExtended(OperatorEvent, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from pursuit.core.events import (
     ConversationBegan,
     ConversationCompacted,
     Event,
+    Identity,
     IterationEnded,
     IterationProposed,
     MissionCreated,
@@ -229,6 +230,8 @@ def _created(event: MissionCreated) -> MissionState:
         warnings=tuple(event.warnings),
         file=event.file,
         credential=event.credential,
+        owner=event.owner,
+        callers=tuple(dict.fromkeys([*([event.credential] if event.credential else ()), *event.callers])),
         parent=event.parent,
         operators_own=event.operators_own,
         origin=event.origin,
@@ -260,6 +263,8 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.elapsed = 0.0
     state.run = event.run
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
+    state.drivers = drivers_with(state, event.driver)
+    state.driver = event.driver
     state.background = event.background
     state.handed_in = event.proposal
     state.mode = event.mode or state.mode
@@ -268,6 +273,13 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
         _running(state)
     if state.started_at is None:
         state.started_at = event.at
+
+
+def drivers_with(state: MissionState, driver: Identity | None) -> tuple[str, ...]:
+    """The tokens whose policy holds for a run of this driver; what a run before has begun keeps that run's."""
+    before = state.drivers if state.open is not None else ()
+    own = () if driver is None or driver.credential is None else (driver.credential,)
+    return tuple(dict.fromkeys([*before, *own]))
 
 
 def _running(state: MissionState) -> None:
@@ -396,6 +408,7 @@ def _asked(state: MissionState, event: ApprovalAsked) -> None:
         reason=event.reason,
         asked_at=event.at,
         until=event.until,
+        subject=event.subject,
     )
 
 
@@ -415,7 +428,7 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
     if event.answer in ("arguments", "mission"):
         state.granted.add(approval.scope(event.answer))
         for other in pending(state.approvals):
-            if is_granted(state.granted, None, other.tool, other.args):
+            if is_granted(state.granted, None, other.tool, other.args, other.subject):
                 other.answer, other.by, other.why = event.answer, event.by, event.reason
     _go_on_if_answered(state)
 

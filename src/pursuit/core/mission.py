@@ -306,6 +306,8 @@ class Mission(InputModel):
     """Whether a language model that proposes is shown what similar missions learned."""
     policy: MissionPolicy | None = None
     fleet: Fleet | None = None
+    share: Annotated[list[Name], Field(max_length=100)] = Field(default_factory=list[str])
+    """The tokens, by name, that may see and drive it beside its owner; `*` is all."""
 
     @field_validator("pace", mode="before")
     @classmethod

@@ -27,6 +27,7 @@ from pursuit.core.events import (
     CallIntended,
     CallRefused,
     CallSettled,
+    CompletionOrdered,
     CriterionResult,
     Event,
     IterationEnded,
@@ -104,6 +105,7 @@ def build_report(
         "verdict": state.verdict,
         "verdict_reason": state.verdict_reason,
         "reason_text": _reason_text(state),
+        **({} if (forced := forced_row(state)) is None else {"completed_by_client": forced}),
         "created_at": iso(state.created_at),
         "started_at": iso(state.started_at),
         "ended_at": iso(state.ended_at),
@@ -403,7 +405,20 @@ def _infeasible(point: Candidate) -> dict[str, Any]:
     return {"value": point.value, "violates": violations(point)}
 
 
+def forced_row(state: MissionState) -> dict[str, Any] | None:
+    """On which client's word a mission was ended as completed, and the required criteria that were not met."""
+    if not isinstance(state.stop, CompletionOrdered) or not state.stop.client:
+        return None
+    required = [criterion.criterion_id for criterion in state.mission.criteria if criterion.required]
+    met = {name for name, result in state.results.items() if result.status == "met"}
+    return {"by": state.stop.by, "unmet": [name for name in required if name not in met]}
+
+
 def _reason_text(state: MissionState) -> str | None:
+    if (forced := forced_row(state)) is not None:
+        unmet = f", with these criteria unmet: {', '.join(forced['unmet'])}" if forced["unmet"] else ""
+        said = f" ({state.stop.reason})" if state.stop is not None and state.stop.reason else ""
+        return f"ended on the word of {forced['by']}{unmet}{said}"
     if state.stop is not None and state.stop.reason:
         return state.stop.reason
     if state.failure is not None:
@@ -426,6 +441,8 @@ class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     parent: str | None = None
     run_goal: int | None = None
     background: bool = False
+    owner: str | None = None
+    share: list[str] = []
 
     def summary(self) -> dict[str, Any]:
         """What the listing shows beside the status; what does not apply is left out."""
@@ -464,7 +481,10 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
                 pass
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
     task = detail if waiting_for == "task" else None
-    return Listing(status, directive, count, waiting_for, until, task, state.parent, goal, background)
+    share = state.mission.share
+    return Listing(
+        status, directive, count, waiting_for, until, task, state.parent, goal, background, state.owner, share
+    )
 
 
 def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:

@@ -22,6 +22,7 @@ from pursuit.core.events import (
     CompletionOrdered,
     ConversationBegan,
     CriterionResult,
+    Identity,
     IterationEnded,
     IterationProposed,
     MissionFailed,
@@ -221,6 +222,13 @@ class MissionState:
     """The criteria that a warning was about."""
     file: str | None = None
     credential: str | None = None
+    owner: str | None = None
+    """The subject of the client that started it; None is the operator."""
+    callers: tuple[str, ...] = ()
+    """The tokens, by name, whose policy holds for the whole mission: those of the client that started it."""
+    driver: Identity | None = None
+    drivers: tuple[str, ...] = ()
+    """The tokens whose policy holds for this run: those of its driver, and of who began the open iteration."""
     parent: str | None = None
     operators_own: bool = True
     """Whether the operator wrote it, and not a model."""

@@ -104,7 +104,9 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
         until: list[float] = []
         for asked in questions:
             known = state.approvals.get(asked.approval_id)
-            if is_granted(state.granted, known, asked.tool, asked.args) or (known is not None and known.answer):
+            if is_granted(state.granted, known, asked.tool, asked.args, asked.subject) or (
+                known is not None and known.answer
+            ):
                 continue
             if known is None:
                 events.append(asked)
@@ -144,7 +146,12 @@ def _question(run: Run, planned: Planned) -> ApprovalAsked | None:
         description=tool_approval_description(tool, planned.args, ruling.reason),
         reason=ruling.reason,
         until=now + run.settings.approval_timeout,
+        subject=_subject(run.state),
     )
+
+
+def _subject(state: MissionState) -> str | None:
+    return None if state.driver is None else state.driver.subject
 
 
 class Admission:
@@ -204,7 +211,7 @@ class Admission:
 
     def _not_approved(self, planned: Planned) -> str | None:
         approval = self._state.approvals.get(approval_id(planned.call_id))
-        if is_granted(self._state.granted, approval, planned.tool, planned.args):
+        if is_granted(self._state.granted, approval, planned.tool, planned.args, _subject(self._state)):
             return None
         if approval is None or approval.answer is None:
             return "a person must approve it, and no person was asked"

@@ -29,6 +29,7 @@ from pursuit.core.events import (
     CompletionOrdered,
     ConversationCompacted,
     Event,
+    Identity,
     MissionEnded,
     MissionFailed,
     MissionResumed,
@@ -37,7 +38,7 @@ from pursuit.core.events import (
     WaitBegan,
     decode,
 )
-from pursuit.core.fold import fold
+from pursuit.core.fold import drivers_with, fold
 from pursuit.core.lessons import remembered
 from pursuit.core.mission import Mission, MissionPolicy, Proposal
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
@@ -102,9 +103,9 @@ class ToolSource(Protocol):
     """Gives the tools of a mission, connecting what is needed."""
 
     async def tools_for(
-        self, names: tuple[str, ...], policy: MissionPolicy | None = None, credential: str | None = None
+        self, names: tuple[str, ...], policy: MissionPolicy | None = None, callers: Sequence[str] = ()
     ) -> Tools:
-        """The tools by these names, under the mission's policy, for the holder of the named token.
+        """The tools by these names, under the mission's policy and that for each of these tokens.
 
         Raises `UpstreamUnavailable` if one of their servers cannot be reached.
         """
@@ -150,6 +151,7 @@ class Driver:
         claimed: Callable[[MissionState], None] | None = None,
         sampler: LanguageModel | None = None,
         mode: str | None = None,
+        driver: Identity | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
@@ -158,7 +160,7 @@ class Driver:
         model cannot be reached. Raises `Overtaken` if the mission has more than `after` iterations. `claimed` is
         called with the state once the run is in the ledger: a run that dies later can be resumed. `sampler` is the
         model of the client that asks for this, if it has one. `mode` is recorded as the policy mode that the operator
-        chose for this run.
+        chose for this run, `driver` the client that asks for it (None: the operator).
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -176,7 +178,9 @@ class Driver:
                     self.states.give(mission_id, state, head)
                     raise
                 journal = Journal(self.ledger, mission_id, state, head, bell)
-                run = await self._begin(journal, iterations, proposal, observer, background=background, mode=mode)
+                run = await self._begin(
+                    journal, iterations, proposal, observer, background=background, mode=mode, driver=driver
+                )
                 if claimed is not None:
                     claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
@@ -245,9 +249,12 @@ class Driver:
         *,
         background: bool,
         mode: str | None,
+        driver: Identity | None,
     ) -> Run:
         """Records who drives now and how far, and settles what a dead driver left behind."""
-        tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy, journal.state.credential)
+        state = journal.state
+        callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, driver)]))
+        tools = await self.source.tools_for(state.tools, state.mission.policy, callers)
         run = self._new_run(journal, tools, observer)
         now, before = self.clock.now(), journal.state.status
         claimed = RunClaimed(
@@ -259,6 +266,7 @@ class Driver:
             background=background,
             proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
             mode=mode,
+            driver=driver,
         )
 
         def begin(state: MissionState) -> Sequence[Event]:

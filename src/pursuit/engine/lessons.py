@@ -5,7 +5,7 @@ The lessons were written by the tools and people of other missions: for their re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,22 @@ async def lessons_for(ledger: Ledger, mission_id: str, state: MissionState, most
         return ()
     # One more than wanted: a mission that ended and was extended also finds itself.
     found = await recall(ledger, " ".join(_about(state)), limit=most + 1)
-    others = [one for one in found if one.row.name != mission_id and one.learned.lessons]
+    others = [
+        one
+        for one in found
+        if one.row.name != mission_id and one.learned.lessons and _may_learn(state, one.row.summary)
+    ]
     return tuple(_as_text(one) for one in others[:most] if one.rank >= _LIKE * others[0].rank)
+
+
+def _may_learn(state: MissionState, other: Mapping[str, Any]) -> bool:
+    """Whether a mission's owner may know of another mission: the operator of all, a client of its own and shared ones.
+
+    Missions without an owner are the local user's, too.
+    """
+    owner = other.get("owner")
+    unowned = owner is None and state.owner is not None and state.owner.startswith("local:")
+    return state.owner in (None, owner) or unowned or "*" in other.get("share", ())
 
 
 def _about(state: MissionState) -> Iterable[str]:

@@ -17,6 +17,12 @@ from pursuit.ledger.contract import FORGOTTEN, Ledger
 MOST = 64
 
 
+def unknown_mission(mission_id: str) -> SessionNotFound:
+    """The error for a mission that is not there."""
+    text = f"no mission {mission_id!r} in this ledger; `pursuit list` shows all"
+    return SessionNotFound(text, session_id=mission_id)
+
+
 @dataclass(slots=True)
 class _Known:
     state: MissionState
@@ -35,9 +41,7 @@ class States:
         """The state and the number of its last event. It is shared: use it before the next await."""
         row = await self._ledger.row(mission_id)
         if row is None:
-            raise SessionNotFound(
-                f"no mission {mission_id!r} in this ledger; `pursuit list` shows all", session_id=mission_id
-            )
+            raise unknown_mission(mission_id)
         if row.status == FORGOTTEN:
             self._known.pop(mission_id, None)
             raise SessionNotFound(f"{mission_id} was forgotten", session_id=mission_id)

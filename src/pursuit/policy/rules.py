@@ -463,6 +463,21 @@ def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruli
     return ruling
 
 
+def decide_request(layers: Layers, tool: Tool, params: Mapping[str, Any]) -> Ruling:
+    """Whether a request that is no call may be sent: `tool` stands for its method.
+
+    No one is asked about it. So one that is neither a read nor named by a rule or by a layer is denied in mode `never`
+    alone.
+    """
+    ruling = decide(layers, tool, params)
+    named = layers.operator.ruled(tool, params) is not None or any(
+        layer.decide(tool).decision != "allow" for layer in layers.tighter
+    )
+    if ruling.decision == "ask" and not named:
+        return Ruling(decision="allow", reason=ruling.reason)
+    return ruling
+
+
 def conditional_rules(layers: Layers, tool: Tool) -> list[Rule]:
     """The rules that concern this tool only with some arguments: a listing cannot foresee them."""
     return [rule for rule in layers.operator.rules if rule.arguments and rule.means(tool)]

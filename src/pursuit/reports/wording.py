@@ -21,7 +21,7 @@ _DIGITS, _ALL_DIGITS = 7, 17
 
 _REASONS = {
     "criteria_met": "Every required criterion is met.",
-    "forced_complete": "The operator declared it complete.",
+    "forced_complete": "It was declared complete.",
     "user_abort": "The operator stopped it.",
     "max_iterations": "The iterations of the budget are used up.",
     "max_wall_clock": "The time of the budget is used up.",

@@ -26,7 +26,7 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.service.approvals import APPROVAL_ID
-from pursuit.service.audit import Caller, user_name
+from pursuit.service.audit import Caller, local_subject, user_name
 
 RESOURCE_NOT_FOUND = -32002
 """For 2025-era clients; since 2026-07-28 it is invalid params."""
@@ -37,6 +37,8 @@ NEEDED_CAPABILITY: Mapping[str, str] = {"elicitation/create": "elicitation", "sa
 """The capability that a client must declare to get such a request."""
 
 LONGEST_CLIENT = 100
+OPERATOR_SCOPE = "operator"
+"""The scope of an operator's token."""
 Question = TypeVar("Question")
 
 
@@ -112,7 +114,10 @@ def caller_of(ctx: Context) -> Caller:
     if params is not None:
         client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
     transport = "http" if over_http else "stdio"
-    return Caller(who=who, transport=transport, client=client, credential=None if token is None else token.client_id)
+    if token is None:
+        return Caller(who=who, transport=transport, client=client, subject=local_subject())
+    subject = None if OPERATOR_SCOPE in token.scopes else f"token:{token.subject or token.client_id}"
+    return Caller(who=who, transport=transport, client=client, credential=token.client_id, subject=subject)
 
 
 def may_approve(ctx: Context) -> bool:

@@ -37,9 +37,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pursuit import __version__
 from pursuit.errors import PursuitError
 from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
-from pursuit.server.errors import without_surrogates
+from pursuit.server.errors import OPERATOR_SCOPE, without_surrogates
 from pursuit.server.logs import REDACTED, event
-from pursuit.server.tokens import Tokens, fingerprint
+from pursuit.server.tokens import Tokens
 
 GRACE_SECONDS: Final = 5.0
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -244,14 +244,15 @@ class _Verifier:
 
     async def verify_token(self, token: str) -> AccessToken | None:
         try:
-            name = self._tokens.owner(token)
+            holder = self._tokens.holder(token)
         except PursuitError as error:
             event(_log, logging.ERROR, "tokens cannot be read; every request is refused", why=error.message)
             return None
-        if name is None:
+        if holder is None:
             return None
-        # The subject ties a session to this very token; a later token may have the same name.
-        return AccessToken(token=REDACTED, client_id=name, scopes=[], subject=fingerprint(token))
+        # The subject ties a session to this token and those that it is rotated to; a later one may have the same name.
+        scopes = [OPERATOR_SCOPE] if holder.operator else []
+        return AccessToken(token=REDACTED, client_id=holder.name, scopes=scopes, subject=holder.owner)
 
 
 async def _serve(

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -40,6 +40,13 @@ class Holder:
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     created_at: str
     operator: bool = False
+    subject: str | None = None
+    """The hash of the token that this one was rotated from, and of those before it the first."""
+
+    @property
+    def owner(self) -> str:
+        """What the records of its holder belong to."""
+        return self.subject or self.sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,16 @@ class Tokens:
             self._write((*entries, entry))
         return token
 
+    def rotate(self, name: str) -> str:
+        """A new token in place of the one of that name, which is refused from now on; what it owns is kept."""
+        token = PREFIX + secrets.token_urlsafe(_BYTES)
+        made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        with self._alone() as entries:
+            before = _named(entries, name)
+            after = replace(before, sha256=fingerprint(token), created_at=made, subject=before.owner)
+            self._write([after if one is before else one for one in entries])
+        return token
+
     def free_name(self) -> str:
         """A name that no token has yet."""
         taken = {entry.name for entry in self._current()}
@@ -94,11 +111,8 @@ class Tokens:
     def revoke(self, name: str) -> None:
         """Removes a token; servers refuse it from the next request on."""
         with self._alone() as entries:
-            left = tuple(one for one in entries if one.name != name)
-            if len(left) == len(entries):
-                known = ", ".join(one.name for one in entries) or "none"
-                raise InvalidArgument(f"there is no token named {name!r}; there are: {known}", name=name)
-            self._write(left)
+            gone = _named(entries, name)
+            self._write(tuple(one for one in entries if one is not gone))
 
     def owner(self, token: str) -> str | None:
         """The name of the token, or None if it is unknown or revoked."""
@@ -162,6 +176,15 @@ class Tokens:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _named(entries: Sequence[Holder], name: str) -> Holder:
+    """The token of that name; raises `InvalidArgument`."""
+    found = next((one for one in entries if one.name == name), None)
+    if found is None:
+        known = ", ".join(one.name for one in entries) or "none"
+        raise InvalidArgument(f"there is no token named {name!r}; there are: {known}", name=name)
+    return found
 
 
 def role_of(*, operator: bool) -> str:

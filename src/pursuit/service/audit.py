@@ -6,6 +6,7 @@ Owns: when a line is written. Knows no surface. Invariant: what changed anything
 from __future__ import annotations
 
 import getpass
+import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from pursuit.core.audit import AnyAuditEvent, ControlCalled, ControlRefused, decode_audit, encode_audit, redacted
+from pursuit.core.events import Identity
 from pursuit.core.mission import Mission, Proposal
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
@@ -29,13 +31,27 @@ LONGEST = 200
 class Caller:
     """`who` is a person or a credential, `client` the program that speaks for them.
 
-    `credential` is the name of the token that was shown, where one was: what it began is its own.
+    `credential` is the name of the token that was shown, where one was. What it begins belongs to its `subject`: a
+    token's fingerprint, or the user over stdio. None is the operator, who sees everything.
     """
 
     who: str = "operator"
     transport: str = "python"
     client: str | None = None
     credential: str | None = None
+    subject: str | None = None
+
+    @property
+    def scope(self) -> str:
+        """What a grant is bound to: the subject, so that a later token of the same name has none."""
+        return self.subject or self.who
+
+    @property
+    def identity(self) -> Identity | None:
+        """The client, for policy; None is the operator."""
+        if self.credential is None and self.subject is None:
+            return None
+        return Identity(subject=self.subject, credential=self.credential)
 
     def __str__(self) -> str:
         if self.transport == "python":
@@ -45,6 +61,11 @@ class Caller:
 
 
 OPERATOR = Caller()
+
+
+def local_subject(uid: int | None = None) -> str:
+    """The subject of all clients of one user of this machine."""
+    return f"local:{os.getuid() if uid is None else uid}"
 
 
 @cache

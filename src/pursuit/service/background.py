@@ -15,11 +15,13 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from pursuit.core.events import Identity
 from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.engine.context import Observer, Phase
 from pursuit.errors import Conflict, PursuitError, SessionNotFound
+from pursuit.service.audit import Caller
 from pursuit.service.service import Service
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
@@ -57,11 +59,17 @@ class BackgroundRuns:
         return await self._tasks.__aexit__(kind, value, trace)
 
     async def begin(
-        self, mission_id: str, iterations: int | None, proposal: Proposal | None, after: int | None = None
+        self,
+        mission_id: str,
+        iterations: int | None,
+        proposal: Proposal | None,
+        after: int | None = None,
+        *,
+        driver: Identity | None = None,
     ) -> None:
         """Starts a run (iterations None: to the end), returns once it is in the ledger; raises what refuses it."""
         await self._prepare(mission_id)
-        refused = await self._tasks.start(self._run, mission_id, iterations, proposal, after)
+        refused = await self._tasks.start(self._run, mission_id, iterations, proposal, after, driver)
         if refused is not None:
             raise refused
 
@@ -71,6 +79,7 @@ class BackgroundRuns:
         iterations: int | None,
         proposal: Proposal | None,
         after: int | None,
+        driver: Identity | None,
         *,
         task_status: TaskStatus[Exception | None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -83,7 +92,13 @@ class BackgroundRuns:
 
         try:
             await self._service.driver.drive(
-                mission_id, iterations=iterations, proposal=proposal, background=True, after=after, claimed=tell
+                mission_id,
+                iterations=iterations,
+                proposal=proposal,
+                background=True,
+                after=after,
+                claimed=tell,
+                driver=driver,
             )
         except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
             if not claimed:
@@ -155,6 +170,8 @@ class MissionRun:
     proposal: Proposal | None = None
     asks: bool = False
     """Whether its requestor can be asked."""
+    credential: str | None = None
+    """The name of its requestor's token."""
 
     def origin(self) -> dict[str, Any]:
         """What a task keeps of it."""
@@ -163,6 +180,7 @@ class MissionRun:
             "first": self.first,
             "iterations": self.iterations,
             "asks": self.asks,
+            **({} if self.credential is None else {"credential": self.credential}),
         }
         return kept if self.proposal is None else {**kept, "proposal": self.proposal.model_dump(mode="json")}
 
@@ -176,6 +194,7 @@ class MissionRun:
             iterations=origin["iterations"],
             proposal=None if given is None else parse_proposal(given),
             asks=origin.get("asks", False),
+            credential=origin.get("credential"),
         )
 
 
@@ -221,6 +240,7 @@ class MissionTasks:
                     proposal=None if begun else run.proposal,
                     after=state.iteration_count,
                     observer=observer,
+                    caller=Caller(who=task.state.requestor, transport="task", credential=run.credential),
                 )
             if (await self._service.state(run.session_id)).waiting_for != "approval":
                 break

@@ -15,6 +15,7 @@ from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError
 from pursuit.policy.rules import decide
 from pursuit.policy.traits import traits
+from pursuit.service.audit import Caller
 from pursuit.service.tasks import Tasks
 from pursuit.tasks.calls import Job, as_answer
 from pursuit.upstream.host import ToolHost
@@ -36,19 +37,20 @@ def command_tool(config: CommandConfig) -> Tool:
     )
 
 
-def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any]) -> None:
+def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any], *, caller: Caller) -> None:
     """Refuses a client's own call that policy denies, or that a rule wants asked about.
 
     Offering the command is the operator's yes where policy asks only because its traits are not declared.
     """
-    layers = host.layers()
+    layers = host.layers(None, None, *host.caller_layers(caller.credential))
     ruling = decide(layers, tool, arguments)
     if ruling.decision == "deny":
         raise PolicyDenied(f"{tool.qualified} is denied: {ruling.reason}", tool=tool.qualified)
     asked = any(
         rule.decision == "ask" and layers.operator.matches(rule, tool, arguments) for rule in layers.operator.rules
     )
-    if ruling.decision == "ask" and asked:
+    listed = any(layer.decide(tool).decision == "ask" for layer in layers.tighter)
+    if ruling.decision == "ask" and (asked or listed):
         why = f"{tool.qualified} needs a yes: {ruling.reason}; an operator can run it with `pursuit task run`"
         raise ApprovalNeeded(why, tool=tool.qualified)
 

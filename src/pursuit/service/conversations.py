@@ -137,7 +137,7 @@ class Conversations:
         """The tools that the model was offered, or those that it is offered first."""
         body = None if state.tools_offered is None else await self.ledger.blob(state.tools_offered)
         if body is None:
-            return offered(state, await self.source.tools_for(state.tools, state.mission.policy, state.credential))
+            return offered(state, await self.source.tools_for(state.tools, state.mission.policy, state.callers))
         names = ToolNames([*state.tools, *OWN_TOOLS])
         rows: list[tuple[str, str, dict[str, Any]]] = msgspec.json.decode(body)
         return [

@@ -167,10 +167,15 @@ class _ChildRun:
             return
         with suppress(Conflict):  # another process has just made it
             await self._service.start(
-                wanted_child(state, call.args),
+                wanted_child(state, call.args).model_copy(update={"share": state.mission.share}),
                 file=None if state.file is None else Path(state.file),
-                caller=replace(self._by, credential=state.credential),
-                child_of=ChildOf(session_id=self._child, parent=self._parent, models=_models_of(state)),
+                caller=replace(self._by, credential=state.credential, subject=state.owner),
+                child_of=ChildOf(
+                    session_id=self._child,
+                    parent=self._parent,
+                    models=_models_of(state),
+                    callers=(*state.callers, *state.drivers),
+                ),
                 operators_own=is_authored(state),
             )
 

@@ -104,10 +104,10 @@ class GatewayJournal:
 
     async def ask(self, tool: str, args: Mapping[str, Any], *, description: str, reason: str, caller: Caller) -> Asked:
         """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this."""
-        scope = narrow_scope(caller.who, tool, args)
+        scope = narrow_scope(caller.scope, tool, args)
         async with self._asking:
             await self._refresh()
-            if self._state.granted & {scope, wide_scope(caller.who, tool)}:
+            if self._state.granted & {scope, wide_scope(caller.scope, tool)}:
                 return Asked(approval_id="", granted=True)
             before = self._state.of_scope(scope)
             for one in before:
@@ -129,7 +129,7 @@ class GatewayJournal:
                 description=description,
                 reason=reason,
                 until=now + self.patience,
-                who=caller.who,
+                who=caller.scope,
                 by=str(caller),
             )
             self._waits = True

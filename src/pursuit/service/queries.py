@@ -34,14 +34,14 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import advance
 from pursuit.core.observe import value_of
-from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
+from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, forced_row, iso
 from pursuit.core.state import STATUSES, MissionState, Status
 from pursuit.core.trials import trials_of
 from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.lessons import recall
-from pursuit.engine.state_cache import States
+from pursuit.engine.state_cache import States, unknown_mission
 from pursuit.errors import (
     AttemptNotFound,
     InvalidArgument,
@@ -53,7 +53,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
-from pursuit.service.audit import Audit
+from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.tasks.limits import RUNNING
 
@@ -223,6 +223,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "model": _model_row(state),
         "best_point": best_row(state.best_points.best()),
         "mode": state.mode,
+        "completed_by_client": forced_row(state),
     }
     return {
         "session_id": mission_id,
@@ -286,6 +287,7 @@ ShownStatus = Literal[Status, "interrupted"]
 """`interrupted` is never stored: the ledger says `running`, and no live process drives the mission."""
 SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
 LONGEST_CURSOR = 18
+ANYONE = "*"
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
 
@@ -298,6 +300,25 @@ class Queries:
     driver: Driver
     clock: Clock
     audit: Audit
+    uid: int | None = None
+    """Whose file the ledger is: records without an owner belong to this user, and to the operator."""
+    scoped: bool = False
+    """Whether the operator serves one mission, which each client may see then."""
+
+    def is_visible(self, caller: Caller, row: StreamRow) -> bool:
+        """Whether a caller may know of a mission: it owns it, it is shared with it, or it is the operator."""
+        if caller.subject is None or self.scoped:
+            return True
+        share = row.summary.get("share", ())
+        if ANYONE in share or (caller.credential is not None and caller.credential in share):
+            return True
+        return caller.subject == row.summary.get("owner", local_subject(self.uid))
+
+    async def require_visible(self, caller: Caller, mission_id: str) -> None:
+        """Raises `SessionNotFound` for the mission of another caller, as for one that never was."""
+        row = await self.ledger.row(mission_id)
+        if row is not None and not self.is_visible(caller, row):
+            raise unknown_mission(mission_id)
 
     async def state(self, mission_id: str) -> MissionState:
         """The state of a mission now."""
@@ -362,13 +383,20 @@ class Queries:
             answer["next_cursor"] = str(page.next_first)
         return answer
 
-    async def list(self, *, status: str | None = None, cursor: str | None = None, limit: int = 100) -> dict[str, Any]:
-        """The missions, newest first."""
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        caller: Caller = OPERATOR,
+    ) -> dict[str, Any]:
+        """The missions that a caller may know of, newest first."""
         stored = "running" if status == "interrupted" else status or STATUSES
         found: list[dict[str, Any]] = []
         while True:
             page = await self.ledger.streams(kind="mission", status=stored, cursor=cursor, limit=limit - len(found))
-            rows = [await self._row(row) for row in page.rows]
+            rows = [await self._row(row) for row in page.rows if self.is_visible(caller, row)]
             found += [row for row in rows if status in (None, row["status"])]
             cursor = page.next_cursor
             if cursor is None:

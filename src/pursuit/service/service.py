@@ -20,6 +20,7 @@ from pursuit.core.events import (
     ApprovalExpired,
     BudgetExtended,
     CompletionOrdered,
+    Identity,
     IterationProposed,
     MissionCreated,
     MissionPaused,
@@ -40,6 +41,7 @@ from pursuit.errors import (
     ModelUnavailable,
     NotPaused,
     Overtaken,
+    PolicyDenied,
     PursuitError,
     SessionNotFound,
     SessionTerminal,
@@ -137,11 +139,15 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOf:
-    """The parent of a mission, and the id of the child; it may always have these `models`."""
+    """The parent of a mission, and the id of the child; it may always have these `models`.
+
+    `callers` are the tokens whose policy holds for the parent.
+    """
 
     session_id: str
     parent: str
     models: frozenset[str] = frozenset()
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +158,7 @@ class Service(Queries):
     checks: Mapping[str, Mapping[str, Any]]
     models: Models | None = None
     client_models: frozenset[str] = frozenset()
+    may_force_complete: bool = True
     caller: Caller = OPERATOR
 
     @property
@@ -210,6 +217,8 @@ class Service(Queries):
             file=str(file) if file is not None else None,
             by=str(caller or self.caller),
             credential=(caller or self.caller).credential,
+            callers=[] if child_of is None else list(child_of.callers),
+            owner=(caller or self.caller).subject,
             parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
             origin=str(origin) if origin is not None else None,
@@ -256,6 +265,7 @@ class Service(Queries):
                     claimed=lambda state: first.append(state.iteration_count),
                     sampler=sampler,
                     mode=mode,
+                    driver=(caller or self.caller).identity,
                 )
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
@@ -335,15 +345,22 @@ class Service(Queries):
         """
         await self._require_parent(mission_id)
         async with self.control(caller, "run", mission_id):
-            return await self.drive(mission_id, observer=observer, resume=True, mode=mode)
+            driver = (caller or self.caller).identity
+            return await self.drive(mission_id, observer=observer, resume=True, mode=mode, driver=driver)
 
     async def drive(
-        self, mission_id: str, *, observer: Observer | None = None, resume: bool = False, mode: str | None = None
+        self,
+        mission_id: str,
+        *,
+        observer: Observer | None = None,
+        resume: bool = False,
+        mode: str | None = None,
+        driver: Identity | None = None,
     ) -> MissionState:
         """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
-        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode)
+        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode, driver=driver)
         while await self._woken(mission_id, state):
-            state = await self.driver.drive(mission_id, observer=observer)
+            state = await self.driver.drive(mission_id, observer=observer, driver=driver)
         return await self.state(mission_id)
 
     async def continue_run(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
@@ -362,6 +379,7 @@ class Service(Queries):
                     observer=observer,
                     background=state.background,
                     after=state.iteration_count,
+                    driver=state.driver,
                 )
             except Overtaken:  # another process drove it before we had the lock
                 continue
@@ -412,9 +430,14 @@ class Service(Queries):
     async def complete(
         self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None
     ) -> MissionState:
-        """Ends it as completed, on the operator's word."""
+        """Ends it as completed, on the word of the operator, or of a client if the configuration allows that."""
         async with self.control(caller, "complete", mission_id, {"reason": reason}):
-            word = CompletionOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=storable_reason(reason))
+            who = caller or self.caller
+            client = who.subject is not None
+            if client and not self.may_force_complete:
+                why = "clients may not end a mission as completed ([callers] may_force_complete = false)"
+                raise PolicyDenied(f"{why}; its criteria decide, and mission_abort ends it", session_id=mission_id)
+            word = CompletionOrdered(at=self.clock.now(), by=str(who), reason=storable_reason(reason), client=client)
             return await self._end(mission_id, word)
 
     async def _end(self, mission_id: str, word: AbortOrdered | CompletionOrdered) -> MissionState:

@@ -198,8 +198,8 @@ GLANCE = 0.3
 
 
 def requestor_of(caller: Caller) -> str:
-    """The requestor of a caller's tasks: each token is one; all callers without a token are one together."""
-    return LOCAL if caller.credential is None else f"client:{caller.credential}"
+    """The requestor of a caller's tasks: its subject; all callers without a token are one together."""
+    return LOCAL if caller.credential is None or caller.subject is None else caller.subject
 
 
 class Tasks:

@@ -136,15 +136,14 @@ class ToolHost:
         )
         return Layers(operator=operator, tighter=(layer, *more))
 
-    def caller_layer(self, credential: str | None) -> tuple[Tightening, ...]:
-        """The layer that the operator's policy adds for the caller with the token of this name."""
-        found = self.policy.callers.get(credential) if credential is not None else None
-        return () if found is None else (found,)
+    def caller_layers(self, *credentials: str | None) -> tuple[Tightening, ...]:
+        """The layers that the operator's policy adds for the callers with the tokens of these names."""
+        return tuple(layer for name in credentials if name and (layer := self.policy.callers.get(name)))
 
     async def tools_for(
-        self, names: Sequence[str], policy: MissionPolicy | None = None, credential: str | None = None
+        self, names: Sequence[str], policy: MissionPolicy | None = None, callers: Sequence[str] = ()
     ) -> MissionTools:
-        """The tools by these names, under the operator's policy, the mission's own and that for the caller.
+        """The tools by these names, under the operator's policy, the mission's own and that for each caller.
 
         Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
         spend its budget.
@@ -156,7 +155,7 @@ class ToolHost:
             catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
         if catalogue.failures:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
-        layers = self.layers(names, policy, *self.caller_layer(credential))
+        layers = self.layers(names, policy, *self.caller_layers(*callers))
         offered = [tool for name in names if (tool := catalogue.tools.get(name)) is not None]
         return MissionTools(
             pool=self.pool, catalogue=catalogue, layers=layers, asking=may_ask(layers, offered), later=self.later

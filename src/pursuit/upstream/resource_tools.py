@@ -13,7 +13,7 @@ from pursuit.core.tools import CallFailed, InitializeResult, Tool, ToolResult, T
 
 _NAMES: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
 _WHY: Mapping[str, str] = dict.fromkeys(_NAMES, "MCP: this request only reads")
-_TRAITS = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, why=_WHY)
+READ_TRAITS = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, why=_WHY)
 _OBJECT: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
 _NOTHING: Mapping[str, Any] = {**_OBJECT, "properties": {}}
 _URI: Mapping[str, Any] = {**_OBJECT, "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
@@ -65,7 +65,7 @@ async def reading_tools(server: str, upstream: object) -> list[Tool]:
             name=method,
             description=description,
             input_schema=schema,
-            traits=_TRAITS,
+            traits=READ_TRAITS,
             definition={"name": method, "description": description, "inputSchema": schema},
             method=method,
         )

@@ -17,9 +17,9 @@ from typing import Any
 import anyio
 
 from pursuit.core.gateway_events import GatewayOutcome, narrow_scope
-from pursuit.core.tools import CallFailed, Tool, UpstreamError
+from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
 from pursuit.errors import LedgerUnavailable
-from pursuit.policy.rules import Layers, OperatorPolicy, decide
+from pursuit.policy.rules import Layers, OperatorPolicy, decide, decide_request
 from pursuit.policy.traits import tool_approval_description
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
 from pursuit.server.errors import as_object, caller_of, may_approve, sendable
@@ -28,9 +28,13 @@ from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import GatewayJournal
+from pursuit.upstream.resource_tools import READ_TRAITS
 
 FORM = approval_schema(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]
+READING_METHODS = frozenset(
+    {"resources/read", "resources/subscribe", "resources/unsubscribe", "prompts/get", "completion/complete"}
+)
 MOST_TICKETS = 10_000
 _TICKET_PREFIX = "pursuit-passed-"
 _TICKET_LENGTH = 32
@@ -63,7 +67,7 @@ class Authorization:
     @property
     def scope(self) -> str:
         """What an approval of this call covers."""
-        return narrow_scope(self.caller.who, self.tool.qualified, self.arguments)
+        return narrow_scope(self.caller.scope, self.tool.qualified, self.arguments)
 
 
 class Authorizer:
@@ -77,6 +81,18 @@ class Authorizer:
     def allows(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> bool:
         """Whether policy allows a call without an approval."""
         return decide(self._layers(caller_of(request.ctx)), tool, arguments).decision == "allow"
+
+    async def denied(self, request: ClientRequest, server: str, method: str) -> str | None:
+        """Why policy denies a request that is no call, or None. Its tool is named after its method."""
+        caller, traits = caller_of(request.ctx), READ_TRAITS if method in READING_METHODS else Traits()
+        tool = Tool(server=server, name=method, input_schema={}, definition={}, traits=traits, method=method)
+        ruling = decide_request(self._layers(caller), tool, request.params)
+        if ruling.decision == "allow":
+            return None
+        asks = ", and only for a call of a tool can a person be asked" if ruling.decision == "ask" else ""
+        call = Authorization(tool=tool, arguments=request.params, caller=caller)
+        why = f"{tool.qualified} is denied by policy: {ruling.reason}{asks}"
+        return (await self._refused(call, why)).refusal
 
     async def authorize(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> Authorization:
         """Decides about a call; asks the client's user if policy requires an approval and that user may give it."""

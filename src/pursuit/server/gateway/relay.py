@@ -9,7 +9,7 @@ direction; a server's request goes to the client whose call it belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, cast
 
@@ -53,8 +53,8 @@ UNGUARDED = frozenset(
 )
 """What any server gets: lists, which all clients see, and calls, which the authorizer has let pass."""
 
-Denied = Callable[[str], str | None]
-"""Why a server gets no other requests, or None."""
+Denied = Callable[[ClientRequest, str, str], Awaitable[str | None]]
+"""Why a server, by name, gets no request of this client by this method, or None."""
 
 Note = Callable[[Mapping[str, Any]], None]
 Around = Callable[[], AbstractAsyncContextManager[Note | None]]
@@ -74,10 +74,8 @@ class Relay:
         self, request: ClientRequest, upstream: McpUpstream, params: Mapping[str, Any], *, around: Around = nullcontext
     ) -> dict[str, Any]:
         """The server's result. Raises `MCPError` for the server's error, `CallFailed` or `UpstreamUnavailable`."""
-        why = None if request.method in UNGUARDED else self._denied(upstream.name)
-        if why is not None:
-            reason = f"{request.method}: {why}, and only for a call of a tool can a person be asked"
-            raise MCPError(INVALID_REQUEST, reason)
+        if request.method not in UNGUARDED:
+            await self.require(request, upstream.name)
         if request.method in READS:
             request.timeout.seconds = upstream.config.timeouts.read
         to_modern = request.client.modern
@@ -102,6 +100,12 @@ class Relay:
             raise MCPError(found.code, found.message, found.data) from None
         from_modern = is_modern(about.protocol_version)
         return result_for(request.method, result, to_modern=to_modern, from_modern=from_modern, info=about.server_info)
+
+    async def require(self, request: ClientRequest, server: str, method: str | None = None) -> None:
+        """Raises `MCPError` if policy denies this client a request, of this method or its own, to a server."""
+        why = await self._denied(request, server, method or request.method)
+        if why is not None:
+            raise MCPError(INVALID_REQUEST, why)
 
     async def _send(
         self, request: ClientRequest, channel: UpstreamChannel, params: Mapping[str, Any], about: InitializeResult

@@ -94,9 +94,7 @@ class Gateway:
         self._retried: set[McpUpstream] = set()
         self._routing = Routing(tasks, alone=alone, limits=limits, notified=self._notified_on_legacy)
         legacy_sessions = LegacySessions(tasks, alone=alone, limits=limits)
-        self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), self._denied)
         self.upstreams = Upstreams(runtime.toolbox.host.pool, self._notified, tasks, options.spelling)
-        self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
         self._journal = GatewayJournal(
             runtime.service.ledger,
             runtime.service.clock,
@@ -104,18 +102,26 @@ class Gateway:
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
         )
+        authorizer = Authorizer(self._layers, self._journal)
+        self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), authorizer.denied)
+        self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
         resources = Resources(self.upstreams, self._relay, limits)
         self._tool_calls = ToolCalls(
             upstreams=self.upstreams,
             relay=self._relay,
             lists=self.lists,
             resources=resources,
-            authorizer=Authorizer(self._layers, self._journal),
+            authorizer=authorizer,
             default_timeout=lambda: runtime.toolbox.settings.call_timeout,
             info=self.info,
         )
         self._subscriptions = Subscriptions(
-            upstreams=self.upstreams, resources=resources, routing=self._routing, tasks=tasks, limits=limits
+            upstreams=self.upstreams,
+            resources=resources,
+            relay=self._relay,
+            routing=self._routing,
+            tasks=tasks,
+            limits=limits,
         )
         self._handlers: dict[str, Handler] = {
             **dict.fromkeys(KINDS, self.lists.page),
@@ -168,13 +174,7 @@ class Gateway:
     def _layers(self, caller: Caller) -> Layers:
         """The policy for this caller; the toolbox is another one after a reload."""
         host = self._runtime.toolbox.host
-        return host.layers(None, None, *host.caller_layer(caller.credential))
-
-    def _denied(self, server: str) -> str | None:
-        """Why a server gets no request without an approval."""
-        host = self._runtime.toolbox.host
-        reasons = [rule.reason for rule in host.pool.asked_first() if rule.server == server]
-        return reasons[0] if reasons and host.layers().mode != "auto" else None
+        return host.layers(None, None, *host.caller_layers(caller.credential))
 
     async def dispatch(self, ctx: Context, call_next: CallNext, handlers: Mapping[str, Handler]) -> HandlerResult:
         """Answers one message of a client; `call_next` is the SDK's own handling."""

@@ -28,6 +28,7 @@ from pursuit.errors import PursuitError
 from pursuit.server.errors import as_object, is_modern, sendable
 from pursuit.server.gateway.clients import ACKNOWLEDGED, ClientRequest, ClientSession
 from pursuit.server.gateway.protocol_versions import modern_result
+from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.routing import Routing
 from pursuit.server.gateway.upstreams import INFO, GatewayLimits, Upstreams
@@ -138,6 +139,7 @@ class Subscriptions:
 
     upstreams: Upstreams
     resources: Resources
+    relay: Relay
     routing: Routing
     tasks: anyio.abc.TaskGroup
     limits: GatewayLimits
@@ -153,6 +155,9 @@ class Subscriptions:
             raise MCPError(INVALID_PARAMS, "subscriptions/listen needs `notifications`")
         wanted = {key: value for key, value in as_object(given).items() if value not in (None, False, [])}
         parts = await self._parts(wanted)
+        for server, part in parts.items():
+            if part.wanted.get("resourceSubscriptions"):
+                await self.relay.require(request, server, "resources/subscribe")
         send, receive = anyio.create_memory_object_stream[Notification](math.inf)
         outcome: list[Exception] = []
         async with anyio.create_task_group() as tasks:
@@ -268,6 +273,7 @@ class Subscriptions:
         if found is None:
             return await self.resources.request_resource(request)
         server, own = found
+        await self.relay.require(request, server)
         uri, session = cast("str", request.params["uri"]), request.client
         if isinstance(session, ClientSession) and (session, uri) not in self._held:
             self._held[session, uri] = anyio.CancelScope()

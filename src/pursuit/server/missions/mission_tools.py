@@ -284,6 +284,7 @@ class MissionTools:
                 "policy": "Tools that this mission may not use (deny) or asks about first (ask).",
                 "use_sampling": "true requires that your client's model proposes, false rules it out.",
                 "sampling_model_preferences": "MCP's modelPreferences.",
+                "share": "Names of tokens that may see and drive it, too; * is all.",
                 "fleet": "Lets it start child missions out of its own budget, by the tool fleet.spawn.",
             },
             in_words=("checkpoint_cadence", "pace", "observe", "proposer", "policy", "fleet", "expect"),
@@ -390,7 +391,7 @@ class MissionTools:
                 title="The mission" if alone else "The missions",
                 description="The mission that is served here, and the children that it started."
                 if alone
-                else "All missions in this ledger, newest first, of all callers.",
+                else "Your missions, and those that are shared with you, newest first.",
                 arguments=ListArguments,
                 result=record({"sessions": OBJECTS}, {"next_cursor": TEXT}),
                 annotations=READS,
@@ -461,11 +462,12 @@ class MissionTools:
         if mission_id is not None:
             state = await self._service.state(mission_id)
             await self._runtime.use_servers_of(mission_id)
-            found = await host.tools_for(state.tools, state.mission.policy, state.credential)
+            own = () if caller.credential is None else (caller.credential,)
+            found = await host.tools_for(state.tools, state.mission.policy, (*state.callers, *own))
             named = state.tools
         else:
             catalogue = await host.pool.catalogue(strict=False)
-            layers = host.layers(None, None, *host.caller_layer(caller.credential))
+            layers = host.layers(None, None, *host.caller_layers(caller.credential))
             found = HostedTools(pool=host.pool, catalogue=catalogue, layers=layers, asking=True)
             named = [tool.qualified for tool in catalogue if not is_control_tool(tool.name)]
         tools = {name: tool for name in named if (tool := found.get(name)) is not None}
@@ -484,7 +486,9 @@ class MissionTools:
                 iterations=count,
                 proposal=asked.proposal,
                 after=asked.after,
-                drive=lambda iterations, proposal: self._runs.begin(name, iterations, proposal, asked.after),
+                drive=lambda iterations, proposal: self._runs.begin(
+                    name, iterations, proposal, asked.after, driver=caller_of(ctx).identity
+                ),
                 caller=caller_of(ctx),
             )
             return _iterated(answer)
@@ -516,6 +520,7 @@ class MissionTools:
             iterations=asked.max_iterations_this_call,
             proposal=asked.proposal,
             asks=may_approve(ctx) and capabilities_of(ctx).get("elicitation") is not None,
+            credential=caller_of(ctx).credential,
         )
         return Plan(title=f"mission_iterate {asked.session_id}", kind="mission", origin=run.origin())
 
@@ -554,8 +559,8 @@ class MissionTools:
         rows = iteration_lines(page["iterations"], raw=True)
         return result(page, page_lines(rows, page, none="no iteration has ended yet"))
 
-    async def _list(self, _ctx: Context, asked: ListArguments) -> Result:
-        page = await self._service.list(status=asked.status, cursor=asked.cursor)
+    async def _list(self, ctx: Context, asked: ListArguments) -> Result:
+        page = await self._service.list(status=asked.status, cursor=asked.cursor, caller=caller_of(ctx))
         rows = [
             f"{row['session_id']}  {row['status']}  {row['iteration_count']} iterations  {row['directive'][:80]}"
             for row in page["sessions"]

@@ -29,7 +29,7 @@ from pursuit.core.catalogue import Catalogue, is_control_tool
 from pursuit.core.tools import Tool
 from pursuit.core.truncate import cut_to
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.server.errors import Context, mcp_errors, one_page, sendable
+from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, sendable
 from pursuit.server.missions.resources import TEMPLATES
 from pursuit.service import Service
 
@@ -128,6 +128,8 @@ class Prompts:
         with mcp_errors():
             arguments = params.arguments or {}
             prompt = _checked(self._offered, params.name, arguments)
+            if (mission_id := arguments.get("session_id")) is not None:
+                await self._service.require_visible(caller_of(ctx), mission_id.strip())
             gaps = await self._fill[prompt.name](arguments)
         text = _GAP.sub(lambda gap: gaps[gap[1]], _text(prompt.name)).strip()
         message = PromptMessage(role="user", content=TextContent(type="text", text=text))

@@ -33,8 +33,9 @@ from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
-from pursuit.server.errors import Context, mcp_errors, one_page, resource_errors
+from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, resource_errors
 from pursuit.service import Service
+from pursuit.service.audit import Caller
 from pursuit.service.queries import MISSION_ID
 
 Part = Literal["status", "report", "events"]
@@ -63,7 +64,7 @@ class Address:
         return TEMPLATES[self.part].replace("{id}", self.mission_id) + page
 
 
-async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
+async def find(service: Service, uri: str, caller: Caller) -> tuple[Address, StreamRow]:
     """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
     found = _URI.fullmatch(uri)
     if found is None or (found[3] is not None and found[2] != "events"):
@@ -71,8 +72,9 @@ async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
     part, after = cast("Part", found[2] or "status"), None if found[3] is None else int(found[3])
     address = Address(mission_id=found[1], part=part, after=after)
     row = await service.ledger.row(address.mission_id)
-    if row is None or row.status == FORGOTTEN:
-        was = "exists under the id" if row is None else "is kept any longer under the id"
+    hidden = row is not None and not service.is_visible(caller, row)
+    if row is None or hidden or row.status == FORGOTTEN:
+        was = "exists under the id" if row is None or hidden else "is kept any longer under the id"
         text = f"no mission {was} {address.mission_id}; resources/list names those that are there"
         raise SessionNotFound(text, session_id=address.mission_id)
     return address, row
@@ -123,7 +125,7 @@ class Resources:
         """The missions, newest first; each has its status, and its report once it has ended."""
         with mcp_errors():
             cursor = params.cursor if params is not None else None
-            page = await self._service.list(cursor=cursor, limit=self._settings.missions_a_page)
+            page = await self._service.list(cursor=cursor, limit=self._settings.missions_a_page, caller=caller_of(ctx))
         found = [resource for row in page["sessions"] for resource in _listed(row)]
         return ListResourcesResult(resources=found, next_cursor=page.get("next_cursor"))
 
@@ -146,7 +148,7 @@ class Resources:
     async def read(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         """One resource, whole."""
         with resource_errors(ctx, params.uri):
-            address, row = await find(self._service, params.uri)
+            address, row = await find(self._service, params.uri, caller_of(ctx))
             match address.part:
                 case "status":
                     status = await self._service.status(address.mission_id)
@@ -190,19 +192,19 @@ class Resources:
         if not _wants_mission(params):
             return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
         with mcp_errors():
-            found, all_seen = await self._matching(params.argument.value)
+            found, all_seen = await self._matching(params.argument.value, caller_of(ctx))
         values = found[: self._settings.most_completions]
         total = len(found) if all_seen else None
         return CompleteResult(
             completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
         )
 
-    async def _matching(self, typed: str) -> tuple[list[str], bool]:
+    async def _matching(self, typed: str, caller: Caller) -> tuple[list[str], bool]:
         """Matching ids, newest first, and whether every mission was looked at."""
         found: list[str] = []
         cursor: str | None = None
         for _ in range(self._settings.completion_pages):
-            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page)
+            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page, caller=caller)
             ids: list[str] = [row["session_id"] for row in page["sessions"]]
             found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
             cursor = page.get("next_cursor")

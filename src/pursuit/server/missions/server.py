@@ -15,6 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
 from pursuit.runtime import Runtime
+from pursuit.server.errors import caller_of
 from pursuit.server.missions.elicitation import Elicitation
 from pursuit.server.missions.mission_tools import MissionTools
 from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
@@ -82,7 +83,10 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         elicitation = Elicitation(approvals, seal, service.state)
         missions = MissionTools(runtime, runs, approvals, elicitation)
         offered = [] if alone else commands.tools()
-        dispatch = ToolDispatch([*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered])
+        dispatch = ToolDispatch(
+            [*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered],
+            lambda ctx, mission_id: service.require_visible(caller_of(ctx), mission_id),
+        )
         runtime.tasks.resume["mission"] = missions.resumed_runs().resume
         await runtime.tasks.maintain()
         server = _MissionServer(

@@ -37,9 +37,10 @@ from mcp_types import (
 from pursuit.core.state import STATUSES, TERMINAL
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Bell, Ledger
-from pursuit.server.errors import Context, connection_of, is_modern, mcp_errors, resource_errors
+from pursuit.server.errors import Context, caller_of, connection_of, is_modern, mcp_errors, resource_errors
 from pursuit.server.missions.resources import find
 from pursuit.service import Service
+from pursuit.service.audit import Caller
 
 _OPEN = tuple(status for status in STATUSES if status not in TERMINAL)
 _PAGE = 1_000
@@ -230,7 +231,7 @@ class Subscriptions:
     async def subscribe(self, ctx: Context, params: SubscribeRequestParams) -> EmptyResult:
         """2025: notifies this connection when the resource changes."""
         with resource_errors(ctx, params.uri):
-            address, _ = await find(self._service, params.uri)
+            address, _ = await find(self._service, params.uri, caller_of(ctx))
         with mcp_errors():
             await self._want(ctx, address.mission_id, ResourceUpdated(params.uri))
         return EmptyResult()
@@ -262,7 +263,7 @@ class Subscriptions:
         wanted = params.notifications
         with ExitStack() as held:
             with mcp_errors():
-                targets = await self._targets(wanted.resource_subscriptions or ())
+                targets = await self._targets(wanted.resource_subscriptions or (), caller_of(ctx))
                 if wanted.resources_list_changed:
                     targets[LIST_CHANGED] = None
                 for event, stream in targets.items():
@@ -270,7 +271,7 @@ class Subscriptions:
                     held.callback(self._watches.release, stream, event)
             return await self._streams(ctx, params)
 
-    async def _targets(self, uris: Iterable[str]) -> dict[ServerEvent, str | None]:
+    async def _targets(self, uris: Iterable[str], caller: Caller) -> dict[ServerEvent, str | None]:
         """The missions behind these URIs, or every fault in them."""
         targets: dict[ServerEvent, str | None] = {}
         faults: list[Fault] = []
@@ -278,7 +279,7 @@ class Subscriptions:
             if place == self._settings.most_uris:
                 raise self._too_many()
             try:
-                address, _ = await find(self._service, uri)
+                address, _ = await find(self._service, uri, caller)
                 targets[ResourceUpdated(uri)] = address.mission_id
             except (InvalidArgument, SessionNotFound) as error:
                 faults.append(Fault(field=f"resourceSubscriptions[{place}]", reason=error.message))

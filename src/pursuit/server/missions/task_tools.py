@@ -254,8 +254,8 @@ class CommandTools:
         tasks, name = self._runtime.tasks, config.name
 
         async def call(ctx: Context, arguments: Mapping[str, Any]) -> Result:
-            permit_directly(self._runtime.toolbox.host, tool, arguments)
             caller = caller_of(ctx)
+            permit_directly(self._runtime.toolbox.host, tool, arguments, caller=caller)
             state = await tasks.call(name, arguments, caller=caller)
             try:
                 async with anyio.create_task_group() as group:
@@ -273,8 +273,9 @@ class CommandTools:
 
         async def plan(ctx: Context, arguments: Mapping[str, Any]) -> Plan:
             """A task from its beginning, which any process can resume."""
-            permit_directly(self._runtime.toolbox.host, tool, arguments)
-            job = tasks.job(name, arguments, caller=caller_of(ctx))
+            caller = caller_of(ctx)
+            permit_directly(self._runtime.toolbox.host, tool, arguments, caller=caller)
+            job = tasks.job(name, arguments, caller=caller)
             return Plan(title=config.title or name, when="at once", kind=job.kind, origin=job.origin, work=job.work)
 
         purpose = config.description or config.title or f"Runs {name}."

@@ -128,10 +128,14 @@ def result(body: Mapping[str, Any], lines: Sequence[str], *, is_error: bool = Fa
 
 
 class ToolDispatch:
-    """Answers `tools/list` and `tools/call`, and plans calls as tasks."""
+    """Answers `tools/list` and `tools/call`, and plans calls as tasks.
 
-    def __init__(self, tools: Sequence[ServerTool]) -> None:
+    `require` raises `SessionNotFound` if the client of a request may not know of a mission.
+    """
+
+    def __init__(self, tools: Sequence[ServerTool], require: Callable[[Context, str], Awaitable[None]]) -> None:
         self._tools = {tool.name: tool for tool in tools}
+        self._require = require
 
     async def list(self, _ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         """All tools, on one page."""
@@ -146,7 +150,7 @@ class ToolDispatch:
         """Answers a call; a refusal is a result, too."""
         tool = self._find(params.name)
         try:
-            return await tool.handler(ctx, tool.parse(params.arguments or {}))
+            return await tool.handler(ctx, await self._parsed(ctx, tool, params))
         except (PursuitError, AskClient, BaseExceptionGroup) as error:
             match _unwrapped(error):
                 case AskClient() as questions:
@@ -162,7 +166,15 @@ class ToolDispatch:
         tool = self._find(params.name)
         if tool.plan is None:
             return Plan(title=tool.name, when="never")
-        return await tool.plan(ctx, tool.parse(params.arguments or {}))
+        return await tool.plan(ctx, await self._parsed(ctx, tool, params))
+
+    async def _parsed(self, ctx: Context, tool: ServerTool, params: CallToolRequestParams) -> Any:
+        """The arguments of a call, about a mission that its client may know of."""
+        asked = tool.parse(params.arguments or {})
+        mission_id = getattr(asked, "session_id", None)
+        if mission_id is not None:
+            await self._require(ctx, mission_id)
+        return asked
 
     def _find(self, name: str) -> ServerTool:
         tool = self._tools.get(name)
