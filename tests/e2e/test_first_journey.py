@@ -27,12 +27,17 @@ def journey(folder: Path, **files: str) -> Place:
 
 
 @pytest.mark.guarantee("from-nothing-to-a-tuned-command")
-def test_the_tutorial_leads_to_a_tuned_command(tmp_path: Path) -> None:
+def test_the_tutorial_leads_to_a_tuned_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PURSUIT_TRUST")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     install, once, run, *reports = [shlex.split(line) for line in COMMANDS.splitlines()]
     assert len(COMMANDS.splitlines()) <= 5
     assert len([line for line in (CONFIG + MISSION).splitlines() if line.strip()]) <= 12
     assert install == ["pip", "install", "pursuit[search]"]
     place = journey(tmp_path)
+    assert "pursuit trust" in place.ask(*once[1:], code=2)[1]
+    (trust,) = re.findall(r"`pursuit (trust \.)`", PAGE.read_text(encoding="utf-8"))
+    place.ask(*trust.split())
     assert "metric val_loss: 8.356" in place.ask(*once[1:])[0]
     told, notes = place.ask(*run[1:])
     assert "status: completed" in told and re.search(r"^best: val_loss 0\.1\d+ with {\"lr\": 0\.", told, re.MULTILINE)
@@ -62,7 +67,7 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
         {"pursuit": NO_METRICS},
         2,
         "criteria[0].metric: no command of this mission gives 'val_loss'; add it to [commands.NAME.metrics] in "
-        "pursuit.toml, as in val_loss = 'val_loss=([0-9.eE+-]+)'",
+        "pursuit.toml, as in val_loss = 'val_loss=([0-9.eE+-]+|nan|inf)'",
     ),
     "metric name that no command gives": (
         {"mission": MISSION.replace('"val_loss"', '"val_los"')},
@@ -70,15 +75,15 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
         "no command of this mission gives 'val_los'; they give val_loss; did you mean 'val_loss'?",
     ),
     "pattern without a group": (
-        {"pursuit": CONFIG.replace("([0-9.eE+-]+)", "[0-9.eE+-]+")},
+        {"pursuit": CONFIG.replace("([0-9.eE+-]+|nan|inf)", "[0-9.eE+-]+")},
         2,
         "commands.train.metrics.val_loss: 'val_loss=[0-9.eE+-]+' has no group; put the number in parentheses",
     ),
     "pattern that matches nothing": (
         {"pursuit": CONFIG.replace("val_loss=(", "validation=("), "mission": FEW},
         3,
-        "warning: no value for `val_loss` after 3 iterations; commands.train: pattern 'validation=([0-9.eE+-]+)' finds "
-        "nothing in the output",
+        "warning: no value for `val_loss` after 3 iterations; commands.train: pattern "
+        "'validation=([0-9.eE+-]+|nan|inf)' finds nothing in the output",
     ),
     "program that imports what is not installed": (
         {"train": "import torch_of_nowhere\n"},
@@ -112,8 +117,11 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_gets_an_answer_that_helps(mistake: str, tmp_path: Path) -> None:
     files, code, wanted = MISTAKES[mistake]
-    told, notes = journey(tmp_path, **files).ask("run", "mission.toml", "--mode", "auto", code=code)
+    place = journey(tmp_path, **files)
+    told, notes = place.ask("run", "mission.toml", "--mode", "auto", code=code)
     assert wanted in told + notes
+    if wanted.startswith("warning"):
+        assert wanted in place.ask("logs", "last")[0]
     if "three times" in wanted:
         assert "iterations: 3 of 60" in told
     if code == 2:

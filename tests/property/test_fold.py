@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pursuit.core import events as ev
 from pursuit.core.best import BestPoints
+from pursuit.core.confirmation import Confirmations
 from pursuit.core.events import AnyEvent, Event, decode, encode
 from pursuit.core.fold import CAP_REASONS, advance, fold
 from pursuit.core.series import Events, Metrics
@@ -252,6 +253,8 @@ def plain(value: Any) -> Any:
             return {key: value.of(key) for key in value._goals}
         case Events():
             return {name: value.find(name) for name in value.counts()}
+        case Confirmations():
+            return list(value.values())
         case Remembered():
             return list(value._keys)
         case deque() | list() | tuple():

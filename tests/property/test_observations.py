@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pursuit.core.log_metrics import NUMBER, LogMetrics, MetricRule
+from pursuit.core.mission import ObserveRule
 from pursuit.core.observe import lift
 from simulation import Simulation, call, threshold
 
@@ -74,3 +76,41 @@ def test_hold_keeps_the_last_number(iterations: list[list[Said]]) -> None:
     numbers = [one for one in own if met_by(one, "x") or met_by((one[0], one[1], _negative(one[2])), "x")]
     status = observed(iterations, threshold("x", source=TOOLS[0], hold=True))
     assert (status == "met") == (bool(numbers) and met_by(numbers[-1], "x"))
+
+
+PRINTED = {
+    "text": st.sampled_from(["", "x=0.5", "x=2", "x=1e-3", "x=nan", "x=inf", "x=-inf", "x=1e999"]),
+    "json": st.sampled_from(["", "0.5", "2", "1e-3", "null", "NaN", "1e999"]).map(
+        lambda one: one and f'{{"x": {one}}}'
+    ),
+}
+RUNS = st.sampled_from(list(PRINTED)).flatmap(
+    lambda form: st.tuples(
+        st.just(form), st.lists(st.lists(PRINTED[form], min_size=1, max_size=4), min_size=1, max_size=4)
+    )
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(RUNS, st.sampled_from(["metrics", "observe"]))
+@example(("text", [["x=0.5", "x=nan"]]), "metrics")
+@example(("json", [['{"x": 0.5}', '{"x": null}']]), "observe")
+@pytest.mark.guarantee("stale-values-complete-nothing")
+def test_the_last_value_that_a_command_prints_decides(runs: tuple[str, list[list[str]]], way: str) -> None:
+    """By the metrics of a command and by observe rules, as text and as JSON lines."""
+    form, printed = runs
+    path, pattern = ("x", None) if form == "json" else (None, f"x=({NUMBER})")
+    simulation = Simulation(criteria=[threshold("x"), threshold("never")], stagnation_threshold="off")
+    for lines in printed:
+        if way == "metrics":
+            metrics = LogMetrics([MetricRule(name="x", json=path, pattern=pattern)])
+            for line in lines:
+                metrics.look(metrics.rules[0], f"{line}\n")
+            found = metrics.found
+        else:
+            rule = ObserveRule(tool="*", metric="x", jmespath=path, regex=pattern)
+            found = lift("lab.run", {"content": []}, [rule], "\n".join(lines))[0]
+        simulation.iterate(call(metrics=found))
+    said = [line for line in printed[-1] if line]
+    met = bool(said) and ("0.5" in said[-1] or "1e-3" in said[-1])
+    assert (simulation.state.results["x"].status == "met") == met

@@ -177,6 +177,18 @@ def test_a_noisy_run_that_is_flat_or_gets_worse_is_ended_with_the_numbers(seed: 
         assert "noise" in said and "per checkpoint over" in said and "of 1 needed" in said
 
 
+def test_the_reason_names_the_best_value_that_keeps_the_limits() -> None:
+    def weigh(value: float, stress: float) -> dict[str, Any]:
+        return call(metrics={"mass": value, "stress": stress})
+
+    criteria = [threshold(target=1), threshold("stress", target=10)]
+    ended = run(Simulation(criteria=criteria), weigh(2, 50), weigh(7, 9), *[weigh(8, 9)] * 9)
+    assert ended[-1].reason == "no_progress"
+    assert "mass <= 1: best 7 in iteration 1;" in (ended[-1].rationale or "")
+    ended = run(Simulation(criteria=criteria), *[weigh(2, 50)] * 9)
+    assert "mass <= 1: best 2 in iteration 0, which violates a limit;" in (ended[-1].rationale or "")
+
+
 def test_a_run_that_reached_its_level_is_ended_within_its_window() -> None:
     simulation = Simulation(criteria=[threshold()])
     ended = run(simulation, *noisy(1.0, 1, 20), *[mass(80 + each % 2) for each in range(60)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ def test_a_lucky_value_does_not_count_and_the_mean_of_fresh_ones_does() -> None:
     assert (evidence["fresh"], evidence["mean"]) == ([1.05, 0.85], pytest.approx(0.95))
 
 
+def test_a_rejected_candidate_does_not_start_again_with_its_next_lucky_value() -> None:
+    given = simulation()
+    assert measure(given, (0.5, 1), (1.5, 1), (1.5, 1))[-1] == "unmet"
+    assert measure(given, (0.9, 1), (0.9, 1), (0.9, 1)) == ["unmet"] * 3
+    assert measure(given, (0.9, 2), (0.9, 1)) == ["inconclusive", "unmet"]  # another candidate does not clear it
+    assert measure(given, (0.2, 1)) == ["met"]
+    assert given.state.results["mass"].evidence["mean"] == pytest.approx(6.8 / 7)
+
+
 def test_only_the_call_that_met_it_confirms_it() -> None:
     other = simulation()
     assert measure(other, (0.9, 1), (0.9, 2), (0.9, 3), (0.9, 4)) == ["inconclusive"] * 4
@@ -49,6 +59,20 @@ def test_only_the_call_that_met_it_confirms_it() -> None:
 def test_other_ways_to_average(by: str, values: tuple[float, ...], status: str) -> None:
     given = Simulation(criteria=[threshold(target=1.0, confirm=3, confirm_by=by)], stagnation_threshold="off")
     assert measure(given, (0.9, 1), *((value, 1) for value in values))[-1] == status
+
+
+@pytest.mark.parametrize("arrival", list(permutations(range(3))))
+def test_parallel_calls_count_in_the_order_of_the_calls(arrival: tuple[int, ...]) -> None:
+    given = simulation()
+    measure(given, (2.0, 9))
+    calls = [call(args={"x": x}, metrics={"mass": value}) for value, x in ((0.9, 1), (0.8, 2), (0.7, 3))]
+    given.begin()
+    for order, each in enumerate(calls):
+        given.intend(each, order)
+    for order in arrival:
+        given.settle(calls[order], order)
+    assert given.close().criteria[0].status == "inconclusive"
+    assert measure(given, (0.9, 3), (0.9, 3)) == ["inconclusive", "met"]
 
 
 def test_the_core_says_which_call_to_measure_again_and_how_often() -> None:

@@ -12,7 +12,7 @@ from process_stage import Stage, on_stage, python, until
 
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import load_configuration
-from pursuit.core.log_metrics import MOST_VALUES, LogMetrics, MetricRule, Take
+from pursuit.core.log_metrics import MOST_VALUES, NUMBER, LogMetrics, MetricRule, Take
 from pursuit.core.mission import parse_proposal
 from pursuit.core.observe import lift
 from pursuit.errors import ValidationFailed
@@ -57,6 +57,32 @@ def test_what_is_no_finite_number_is_no_value(text: str) -> None:
     assert metrics.notes() == [
         f"metric m: pattern 'val_loss=(\\\\S+)' finds {text[9:-1]!r}, which is not a finite number"
     ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "number", "after"),
+    [
+        ({"pattern": rf"loss=({NUMBER})"}, "loss=0.1", "loss=nan"),
+        ({"pattern": rf"loss=({NUMBER})"}, "loss=0.1", "loss=-inf"),
+        ({"json": "eval.loss"}, '{"eval": {"loss": 0.1}}', '{"eval": {"loss": NaN}}'),
+        ({"json": "eval.loss"}, '{"eval": {"loss": 0.1}}', '{"eval": {"loss": null}}'),
+        ({"json": "eval.loss"}, '{"eval": {"loss": 0.1}}', '{"eval": {"loss": "lost"}}'),
+    ],
+)
+def test_a_later_match_that_is_no_number_ends_the_last_value(rule: dict[str, Any], number: str, after: str) -> None:
+    metrics = LogMetrics([MetricRule(name="m", **rule)])
+    for text in (number, after):
+        metrics.look(metrics.rules[0], f"{text}\n")
+    (note,) = metrics.notes()
+    assert metrics.found == {}
+    assert note.endswith("which is not a finite number")
+    assert found(f"{number}\n{after}\n", take="min", **rule) == found(f"{after}\n{number}\n", **rule) == 0.1
+    assert found(f'{number}\nother=1\n{{"eval": {{"step": 1}}}}\n', **rule) == 0.1
+    path = {"jmespath": rule["json"]} if "json" in rule else {"regex": rule["pattern"]}
+    rules = mission(observe=[{"tool": "*", "metric": "m", **path}]).observe
+    told = {"content": [{"type": "text", "text": number}], "structuredContent": {"metrics": {"m": 0.1}}}
+    assert lift("commands.train", told, rules, f"{number}\n{after}\n")[0] == {}
+    assert lift("commands.train", told, rules, f"{after}\n{number}\n")[0] == {"m": 0.1}
 
 
 def test_a_file_is_one_document_or_lines() -> None:

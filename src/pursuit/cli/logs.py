@@ -1,4 +1,4 @@
-"""`pursuit logs`: what a mission did, in order: turns, calls with arguments and outcomes, questions, failing checks.
+"""`pursuit logs`: what a mission did, in order: turns, calls and their outcomes, questions, warnings, failing checks.
 
 Arguments are redacted as in the audit. Each entry is one line; the end of a failing command's output follows it,
 indented.
@@ -134,6 +134,8 @@ def _words(event: AnyEvent, state: MissionState) -> str | None:
         case events.IterationEnded():
             rationale = f": {line(event.rationale, LONGEST)}" if event.rationale else ""
             return f"iteration {event.iteration}: {event.verdict} ({event.reason}){rationale}"
+        case events.MissionWarned():
+            return f"warning: {line(event.message, LONGEST)}"
         case events.WaitBegan():
             return f"waiting for {event.waiting_for}" + (f" ({line(event.detail)})" if event.detail else "")
         case events.MissionFailed():

@@ -1,16 +1,18 @@
 """Fresh measurements before a criterion counts: `confirm = 3` on a threshold.
 
 A value that meets such a threshold makes its call a candidate. The criterion counts once the same call, measured again
-that many times, meets it on average; the first value is left out, because it was chosen for being good.
+that many times, meets it on average; the first value is left out, because it was chosen for being good. Every later
+value of the same call counts too, so a candidate that was rejected needs more than one more lucky value.
 
     remeasure(state.confirmations.values())   which call is to be measured again, and how often: for proposers
 
-Pure. Invariant: one candidate for each criterion, the latest one.
+Pure. Invariant: one candidate for each criterion, the latest one in the order of the calls, not of their answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import insort
+from collections.abc import Iterable
 from statistics import fmean, median
 from typing import Any
 
@@ -18,6 +20,11 @@ import msgspec
 
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.series import Point, holds
+
+MOST_FRESH = 1_000
+"""The measurements of one call that are kept: ten times the largest `confirm`."""
+MOST_CANDIDATES = 10_000
+"""The calls whose measurements are kept, for all criteria; the oldest are forgotten first."""
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -35,7 +42,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     place: tuple[int, int]
     """The latest measurement."""
     values: list[float] = []
-    """The fresh measurements, at most as many as are needed, the newest last."""
+    """All fresh measurements, at most the newest `MOST_FRESH` of them, the newest last."""
 
     @property
     def missing(self) -> int:
@@ -81,30 +88,88 @@ def remeasure(confirmations: Iterable[Confirmation]) -> Remeasure | None:
     return Remeasure(tool=last.tool, args=last.args, times=times, criteria=[o.criterion.criterion_id for o in same])
 
 
-def confirmed(
-    known: Confirmation | None,
-    criterion: MetricThreshold,
-    point: Point,
-    *,
-    call: tuple[str, Mapping[str, Any]],
-    worthwhile: bool,
-) -> Confirmation | None:
-    """The candidate of a threshold after one more value; `call` is the key and the arguments of its call.
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One value of a threshold with `confirm`, with the call that gave it."""
 
-    A candidate that was rejected starts again with the next value that meets the threshold.
+    criterion: MetricThreshold
+    key: str
+    args: dict[str, Any]
+    point: Point
+    worthwhile: bool
+
+
+class Confirmations:
+    """What measuring each candidate again gave, and the candidate that counts for each criterion.
+
+    Calls that run at the same time can settle in any order. A value that comes late is counted at the place of its
+    call: the open iteration's values are counted again, from what was known before it.
     """
-    key, args = call
-    if known is not None and known.key == key and (known.missing or known.met):
-        values = [*known.values, point.value][-criterion.confirm :]
-        return msgspec.structs.replace(known, values=values, place=point.place)
-    if not holds(criterion, point.value):
-        return known
-    return Confirmation(
-        criterion=criterion,
-        key=key,
-        tool=point.tool,
-        args=dict(args),
-        first=point.value,
-        worthwhile=worthwhile,
-        place=point.place,
-    )
+
+    __slots__ = ("_before", "_known", "_latest", "_latest_before", "_open")
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Confirmation] = {}
+        self._latest: dict[str, Confirmation] = {}
+        self._open: list[Measurement] = []
+        self._before: dict[tuple[str, str], Confirmation | None] = {}
+        self._latest_before: dict[str, Confirmation] = {}
+
+    def get(self, criterion_id: str) -> Confirmation | None:
+        """The candidate of a criterion, if there is one."""
+        return self._latest.get(criterion_id)
+
+    def values(self) -> Iterable[Confirmation]:
+        """The candidates of all criteria."""
+        return self._latest.values()
+
+    def learn(self, one: Measurement) -> None:
+        """Takes in one more value."""
+        if not self._open or self._open[-1].point.iteration != one.point.iteration:
+            self._begin()
+        late = bool(self._open) and one.point.place < self._open[-1].point.place
+        insort(self._open, one, key=lambda each: each.point.place)
+        if late:
+            self._undo()
+        for each in self._open if late else (one,):
+            self._count(each)
+
+    def _begin(self) -> None:
+        """The values of another iteration come."""
+        while len(self._known) > MOST_CANDIDATES:
+            del self._known[next(iter(self._known))]
+        self._open, self._before, self._latest_before = [], {}, dict(self._latest)
+
+    def _undo(self) -> None:
+        """Goes back to what was known before the open iteration."""
+        for name, known in self._before.items():
+            if known is None:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = known
+        self._latest = dict(self._latest_before)
+
+    def _count(self, one: Measurement) -> None:
+        """Each value of a candidate counts: one that was rejected does not start again with its next lucky value."""
+        criterion, point = one.criterion, one.point
+        name = criterion.criterion_id, one.key
+        known, lucky = self._known.get(name), holds(criterion, point.value)
+        if known is None and not lucky:
+            return
+        self._before.setdefault(name, known)
+        if known is None:
+            found = Confirmation(
+                criterion=criterion,
+                key=one.key,
+                tool=point.tool,
+                args=one.args,
+                first=point.value,
+                worthwhile=one.worthwhile,
+                place=point.place,
+            )
+        else:
+            values = [*known.values, point.value][-MOST_FRESH:]
+            found = msgspec.structs.replace(known, values=values, place=point.place)
+        self._known[name] = found
+        latest = self._latest.get(criterion.criterion_id)
+        if lucky or found.met or (latest is not None and latest.key == one.key):
+            self._latest[criterion.criterion_id] = found

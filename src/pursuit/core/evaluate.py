@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from pursuit.core.confirmation import Confirmation
 from pursuit.core.criteria import (
+    MAX_CONFIRM,
     AnyCriterion,
     Check,
     EventSeen,
@@ -99,6 +100,9 @@ def _threshold(state: MissionState, criterion: MetricThreshold) -> CriterionResu
     candidate = state.confirmations.get(criterion.criterion_id) if criterion.confirm else None
     if candidate is not None and candidate.place == point.place:
         return _confirmed(criterion, candidate, evidence, point)
+    if criterion.confirm and holds(criterion, point.value):
+        evidence["reason"] = f"{point.value:g} meets it, and no fresh measurement confirms it"
+        return _inconclusive(criterion, evidence, _source(point))
     return _result(criterion, holds(criterion, point.value), evidence, _source(point))
 
 
@@ -106,7 +110,7 @@ def _confirmed(
     criterion: MetricThreshold, candidate: Confirmation, evidence: dict[str, Any], point: Point
 ) -> CriterionResult:
     """A threshold that counts only by fresh measurements of the call that met it once."""
-    evidence |= {"fresh": list(candidate.values), criterion.confirm_by: candidate.value}
+    evidence |= {"fresh": candidate.values[-MAX_CONFIRM:], criterion.confirm_by: candidate.value}
     if candidate.missing:
         done, needed = len(candidate.values), criterion.confirm
         evidence["reason"] = (

@@ -14,7 +14,7 @@ import msgspec
 from pursuit.core.approvals import Approval, is_granted, pending
 from pursuit.core.best import Measured
 from pursuit.core.budgets import give_back, learnt, lend
-from pursuit.core.confirmation import confirmed
+from pursuit.core.confirmation import Measurement
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
     AbortOrdered,
@@ -176,17 +176,17 @@ def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
     if not wanted:
         return
     call = state.call(at.call_id)
-    same: tuple[str, dict[str, Any]] = (SCRIPT_SOURCE, {}) if call is None else (call.key, call.args)
+    key, args = (SCRIPT_SOURCE, dict[str, Any]()) if call is None else (call.key, call.args)
     kept = {one.criterion_id for one in state.thresholds if one.metric in metrics and holds(one, metrics[one.metric])}
     firm = {one.criterion_id for one in state.thresholds if one.required and one.metric in metrics}
     for criterion in wanted:
         name = criterion.criterion_id
         if source_matches(criterion.source, at.tool):
             point = msgspec.structs.replace(at, value=metrics[criterion.metric])
-            worthwhile = firm - {name} <= kept
-            known = state.confirmations.get(name)
-            if found := confirmed(known, criterion, point, call=same, worthwhile=worthwhile):
-                state.confirmations[name] = found
+            one = Measurement(
+                criterion=criterion, key=key, args=dict(args), point=point, worthwhile=firm - {name} <= kept
+            )
+            state.confirmations.learn(one)
 
 
 MOST_NOTES = 100

@@ -18,6 +18,8 @@ from pursuit.core.patterns import checked_path, checked_pattern, follow, for_lin
 
 Take = Literal["last", "first", "min", "max", "all"]
 TAKES: tuple[Take, ...] = get_args(Take)
+NUMBER = "[0-9.eE+-]+|nan|inf"
+"""A number in a pattern. A pattern that does not match `nan` keeps the number before it."""
 MOST_VALUES = 1_000
 SECONDS = 2.0
 
@@ -42,7 +44,7 @@ def checked_group(pattern: str) -> str:
     """The pattern itself if it compiles and has a group, else a ValueError that says why not."""
     checked_pattern(pattern)
     if for_lines(pattern).groups == 0:
-        raise ValueError(f"{pattern!r} has no group; put the number in parentheses, as in 'loss=([0-9.eE+-]+)'")
+        raise ValueError(f"{pattern!r} has no group; put the number in parentheses, as in 'loss=({NUMBER})'")
     return pattern
 
 
@@ -64,16 +66,22 @@ def as_number(value: object) -> float | None:
         return None
 
 
-def taken(take: Take, kept: Any, values: Iterable[float]) -> Any:
-    """The metric after more values: a number, or the newest values as a list for `all`; None while there are none."""
+def taken(take: Take, kept: Any, values: Iterable[float | None]) -> Any:
+    """The metric after more values: a number, or the newest values as a list for `all`; None while there are none.
+
+    None among the values is a match that is no finite number: as the last one it is the end of what was known.
+    """
+    if take == "last":
+        for value in values:
+            kept = value
+        return kept
+    numbers = (value for value in values if value is not None)
     if take == "all":
-        return list(deque(chain(cast("list[float]", kept or []), values), maxlen=MOST_VALUES)) or None
-    for value in values:
+        return list(deque(chain(cast("list[float]", kept or []), numbers), maxlen=MOST_VALUES)) or None
+    for value in numbers:
         match take:
             case "first":
                 kept = value if kept is None else kept
-            case "last":
-                kept = value
             case "min":
                 kept = value if kept is None else min(kept, value)
             case "max":
@@ -96,11 +104,26 @@ def json_values(path: str, text: str, seconds: float = SECONDS) -> Iterator[Any]
         if time.process_time() > until:
             raise TimeoutError
         try:
-            found = follow(path, json.loads(line))
+            found = _at(path, json.loads(line), line)
         except (ValueError, RecursionError):
             continue
         if found is not None:
             yield found
+
+
+def _at(path: str, document: Any, text: str) -> Any:
+    """What the path finds in the document of this text: NaN where it finds `null`, None where it finds nothing."""
+    found = follow(path, document)
+    return follow(path, _with_nan(document)) if found is None and "null" in text else found
+
+
+def _with_nan(value: Any) -> Any:
+    """The document with NaN for `null`: for JMESPath, `null` and a key that is missing are the same."""
+    if isinstance(value, dict):
+        return {key: _with_nan(inner) for key, inner in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_with_nan(inner) for inner in cast("list[Any]", value)]
+    return math.nan if value is None else value
 
 
 class LogMetrics:
@@ -122,11 +145,11 @@ class LogMetrics:
         """The same in a whole file, which may also be one JSON document."""
         if rule.json is not None:
             try:
-                whole = json.loads(text)
+                found = _at(rule.json, json.loads(text), text)
             except (ValueError, RecursionError):
-                whole = None
-            if whole is not None:
-                self._take(rule, [follow(rule.json, whole)])
+                pass
+            else:
+                self._take(rule, [] if found is None else [found])
                 return
         self.look(rule, text)
 
@@ -148,11 +171,12 @@ class LogMetrics:
         kept = taken(rule.take, self.found.get(rule.name), self._numbers(rule, values))
         if kept is not None:
             self.found[rule.name] = kept
+        else:
+            self.found.pop(rule.name, None)
 
-    def _numbers(self, rule: MetricRule, values: Iterable[Any]) -> Iterator[float]:
+    def _numbers(self, rule: MetricRule, values: Iterable[Any]) -> Iterator[float | None]:
         for value in values:
             number = as_number(value)
-            if number is not None:
-                yield number
-            elif value is not None:
+            if number is None:
                 self._not_numbers[rule.name] = str(value)[:100]
+            yield number

@@ -167,17 +167,25 @@ def _apply(rules: Sequence[ObserveRule], tool: str, read: _Read, metrics: dict[s
     for rule in rules:
         if patience.over:
             break
-        if source_matches(rule.tool, tool) and (value := _by_rule(rule, read)) is not None:
+        if not source_matches(rule.tool, tool):
+            continue
+        matches, value = _by_rule(rule, read)
+        if value is not None:
             metrics[rule.metric] = value
+        elif matches:  # what it finds is no number, and no other number takes its place
+            metrics.pop(rule.metric, None)
 
 
-def _by_rule(rule: ObserveRule, read: _Read) -> Any:
-    """What a rule finds, in the log before the result; one that takes too long finds nothing."""
+def _by_rule(rule: ObserveRule, read: _Read) -> tuple[bool, Any]:
+    """Whether a rule finds something, and its value, in the log before the result; a slow one finds nothing."""
     try:
-        found = taken(rule.take or "last", None, _numbers(_in_log(rule, read.log))) if read.log else None
-        return taken(rule.take or "first", None, _numbers(_in_result(rule, read))) if found is None else found
+        said = list(map(as_number, _in_log(rule, read.log))) if read.log else []
+        if said:
+            return True, taken(rule.take or "last", None, said)
+        said = list(map(as_number, _in_result(rule, read)))
+        return bool(said), taken(rule.take or "first", None, said)
     except (Unfinished, TimeoutError):
-        return None
+        return False, None
 
 
 def _in_log(rule: ObserveRule, log: str) -> Iterable[Any]:
@@ -189,15 +197,13 @@ def _in_log(rule: ObserveRule, log: str) -> Iterable[Any]:
 def _in_result(rule: ObserveRule, read: _Read) -> Iterable[Any]:
     if rule.jmespath is not None:
         value = follow(rule.jmespath, read.value)
-        return cast("list[Any]", value) if rule.take is not None and isinstance(value, list) else [value]
+        if rule.take is not None and isinstance(value, list):
+            return cast("list[Any]", value)
+        return [] if value is None else [value]
     if rule.take is not None:
         return matched(rule.regex or "", read.text[:MAX_TEXT], SECONDS)
     match = find(rule.regex or "", read.text)
     return [match.group(1 if match.re.groups else 0)] if match else []
-
-
-def _numbers(values: Iterable[Any]) -> Iterator[float]:
-    return (number for value in values if (number := as_number(value)) is not None)
 
 
 class _Read:

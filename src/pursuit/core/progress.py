@@ -123,9 +123,18 @@ def _improves(trend: Trend, threshold: int) -> bool:
 
 
 def _words(state: MissionState, criterion: MetricThreshold, trend: Trend | None) -> str:
-    best = state.best.get(criterion.criterion_id)
-    known = "no value" if best is None else f"best {best.value:g} in iteration {best.iteration}"
+    known = _best(state, criterion)
     if trend is None:
         return f"{describe(criterion)} has no new value ({known})"
     change = f"its distance changes by {trend.slope:.3g} per checkpoint over {trend.points}, noise {trend.noise:.3g}"
     return f"{describe(criterion)}: {known}; {change}, z {trend.z:.2f} of {SIGNIFICANT:g} needed"
+
+
+def _best(state: MissionState, criterion: MetricThreshold) -> str:
+    """The best value among the points that keep the limits; without one, that it violates them."""
+    best = state.best_points.of(criterion.criterion_id)
+    if best is not None and best.point is not None:
+        return f"best {best.point.value:g} in iteration {best.point.iteration}"
+    if best is not None and best.infeasible is not None:
+        return f"best {best.infeasible.value:g} in iteration {best.infeasible.iteration}, which violates a limit"
+    return "no value"

@@ -15,7 +15,7 @@ import msgspec
 
 from pursuit.core.approvals import Approval
 from pursuit.core.best import BestPoints
-from pursuit.core.confirmation import Confirmation, remeasure
+from pursuit.core.confirmation import Confirmations, remeasure
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AbortOrdered,
@@ -311,7 +311,7 @@ class MissionState:
     best: dict[str, Point] = field(default_factory=dict[str, Point])
     """The best value of each threshold's metric, whatever the call that reported it did to the other criteria."""
     best_points: BestPoints = field(init=False)
-    confirmations: dict[str, Confirmation] = field(default_factory=dict[str, Confirmation])
+    confirmations: Confirmations = field(default_factory=Confirmations)
     """The candidates of thresholds with `confirm`, by criterion; `confirmation.remeasure` says what to do."""
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
     nearest: dict[str, float] = field(default_factory=dict[str, float])

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from pursuit.core.base_model import Broken, nearest
 from pursuit.core.catalogue import Catalogue, is_control_tool
 from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded, describe
+from pursuit.core.log_metrics import NUMBER
 from pursuit.core.mission import (
     FLEET,
     SPAWN,
@@ -377,7 +378,7 @@ def _no_source(metric: str, given: Sequence[str]) -> str:
     known = f"; they give {', '.join(sorted(set(given)))}{nearest(metric, given)}" if given else ""
     return (
         f"no command of this mission gives {metric!r}{known}; add it to [commands.NAME.metrics] in pursuit.toml, as in "
-        f"{metric} = '{metric}=([0-9.eE+-]+)'"
+        f"{metric} = '{metric}=({NUMBER})'"
     )
 
 
