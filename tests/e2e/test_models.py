@@ -15,8 +15,9 @@ from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, scripted, s
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
+from pursuit.proposers.language import ModelRequest, UserMessage
 from pursuit.proposers.model import Patience
-from pursuit.proposers.provider import Retries
+from pursuit.proposers.provider import Providers, Retries
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -305,6 +306,27 @@ def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatc
         (said,) = refused(tmp_path, proposer="openai:homemade", budget=priced)
         assert said.startswith("budget.max_cost_usd: the price of openai:homemade is not known")
         assert endpoint.seen == []
+
+
+@pytest.mark.guarantee("model-checked-at-start")
+def test_settings_change_neither_the_model_nor_the_caps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused at the start; a request that has them all the same keeps our own."""
+    wrong = {"extra_body": {"model": "gpt-5-pro"}, "extra_headers": {}, "max_tokens": 99_999, "max_retries": 9}
+    wrong |= {"model": "gpt-5-pro"}
+    question = ModelRequest(system="S", messages=(UserMessage("Go."),), max_tokens=300, settings=wrong)
+    with scripted(monkeypatch, Reply(text="Yes.")) as endpoint:
+        said = refused(tmp_path, proposer=asked(OPENAI, settings={**wrong, "seed": 7}))
+        assert {fault.partition(": ")[0] for fault in said} == {f"proposer.settings.{key}" for key in wrong}
+
+        async def scene() -> None:
+            model = Providers().open(OPENAI)
+            await model.answer(question)
+            await model.aclose()
+
+        play(scene)
+        body = endpoint.seen[0]["body"]
+    assert body["model"] == "gpt-4o-mini"
+    assert body.get("max_completion_tokens", body.get("max_tokens")) == 300
 
 
 @pytest.mark.guarantee("model-checked-at-start")

@@ -93,6 +93,8 @@ class OfferedTool:
     schema: Mapping[str, Any]
 
 
+OWN_SETTINGS = ("extra_body", "extra_headers", "max_retries", "max_tokens", "model")
+"""Settings of a request that the mission's own keys and its budget decide; a mission's `settings` may not have them."""
 ROOM = 64 * 1024
 LONGEST_DESCRIPTION = 1_024
 

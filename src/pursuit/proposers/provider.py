@@ -20,6 +20,7 @@ import msgspec
 from pursuit.core.events import ModelAnswer
 from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.proposers.language import (
+    OWN_SETTINGS,
     AssistantMessage,
     Message,
     ModelRequest,
@@ -294,17 +295,18 @@ def _part(message: UserMessage | ToolMessage) -> Any:
 
 
 def _settings(model: Model, request: ModelRequest) -> ModelSettings:
-    """The settings of a request: the cache where the provider has one, then what the mission sets."""
-    given: dict[str, Any] = {"max_tokens": request.max_tokens, "max_retries": 0}
-    if request.temperature is not None:
-        given["temperature"] = request.temperature
+    """The settings of a request: the cache where the provider has one, what the mission sets, and last the caps."""
+    given: dict[str, Any] = {}
     if model.system == "anthropic":
         # Breakpoints behind the tools, the system text and the last message: all before one is read from the cache.
         names = ("anthropic_cache_tool_definitions", "anthropic_cache_instructions", "anthropic_cache_messages")
         given.update(dict.fromkeys(names, True))
     elif model.system == "openai" and "api.openai.com" in (model.base_url or "") and request.cache_key:
         given["openai_prompt_cache_key"] = request.cache_key[:64]
-    return cast("ModelSettings", {**given, **request.settings})
+    given.update({key: value for key, value in request.settings.items() if key not in OWN_SETTINGS})
+    if request.temperature is not None:
+        given["temperature"] = request.temperature
+    return cast("ModelSettings", {**given, "max_tokens": request.max_tokens, "max_retries": 0})
 
 
 def _unheard(_words: str) -> None:
