@@ -149,6 +149,29 @@ def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytes
     assert re.search(r"\[\d+ characters, left out since; pursuit__read_result", last)
 
 
+@pytest.mark.guarantee("window-is-managed")
+def test_results_in_blobs_are_measured_by_what_is_shown_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results over 16 KB are blobs in the ledger, with a preview of 2,000 characters."""
+
+    def file(at: str) -> str:
+        """Reads."""
+        return f"{at} " + "some words of a file\n" * 1_000
+
+    def answer(request: dict[str, Any]) -> Reply:
+        asked = len(endpoint.seen)
+        if "The conversation is about to be cut" in transcript(request)[-1].text:
+            return Reply(text="SUMMARY")
+        return calls(("world__file", {"at": str(asked)})) if asked < 20 else calls(("world__step", {}))
+
+    with scripted(monkeypatch, answer) as endpoint:
+        proposer = {"kind": "model", "model": OPENAI, "window": 40_000, "max_requests": 60}
+        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), file, step)
+    assert state.verdict_reason == "criteria_met"
+    assert all(sum(request["usage"].values()) < 40_000 for request in endpoint.seen)
+
+
 def test_images_are_content_where_the_model_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = MCPServer("eye")
 

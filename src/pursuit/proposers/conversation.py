@@ -270,23 +270,29 @@ class Transcript:
         self._texts: list[str] = []
         """What is said before the next message of the model."""
         self._measured = Measured()
+        self._sizes: list[int] = []
+        self.sizes: Sequence[int] = ()
+        """The bytes of each exchange in the messages that were made last."""
 
     async def messages(self, state: MissionState, first: str, said: str) -> tuple[tuple[Message, ...], Measured]:
         """The conversation so far and what is said now, with its measure."""
         if self._made_for != (first, state.compactions):
             self._made_for, self._made, self._exchanges = (first, state.compactions), [], 0
-            self._texts, self._measured = _opening(state, first), Measured()
+            self._texts, self._measured, self._sizes = _opening(state, first), Measured(), []
         while self._exchanges < len(state.exchanges) - 1:  # the calls of the last one may still run
             messages, self._texts = await self._add(state, state.exchanges[self._exchanges], self._texts)
-            self._measured.add(messages)
+            before = self._measured.size
+            self._sizes.append(self._measured.add(messages).size - before)
             self._made += messages
             self._exchanges += 1
         messages, texts = [], self._texts
         if state.exchanges:
             messages, texts = await self._add(state, state.exchanges[-1], texts)
+        measured = Measured(self._measured).add(messages)
+        self.sizes = [*self._sizes, measured.size - self._measured.size] if state.exchanges else ()
         texts = [*texts, said] if said else texts
-        messages += [UserMessage("\n\n".join(texts))] if texts else []
-        return (*self._made, *messages), Measured(self._measured).add(messages)
+        end = [UserMessage("\n\n".join(texts))] if texts else []
+        return (*self._made, *messages, *end), measured.add(end)
 
     async def _add(self, state: MissionState, exchange: Exchange, texts: list[str]) -> tuple[list[Message], list[str]]:
         """The messages of one exchange, and the texts that wait for the next message of the user."""
