@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pursuit.core.budgets import estimate, expected
+from pursuit.core.budgets import bytes_of, estimate, expected
 from pursuit.core.events import ConversationCompacted, ModelAnswer, WantedCall
 from pursuit.core.mission import AskedProposer, ModelProposer
 from pursuit.core.patterns import checked_script
@@ -347,7 +347,10 @@ class AskModel:
     async def _summarise(self, state: MissionState, model: LanguageModel, request: ModelRequest, replaced: int) -> None:
         """Lets the model write the summary that replaces the oldest exchanges; it is recorded with its answer."""
         first = "" if state.conversation is None else state.conversation.first
-        messages, measured = await self._transcript.messages(state, first, SUMMARISE)
+        window = self._window(model)
+        tokens = min(int(window * self._patience.full), window - request.max_tokens)
+        room = bytes_of(tokens, state.densest) - (request.size - request.measured.size)
+        messages, measured = await self._transcript.oldest(state, first, SUMMARISE, count=replaced, room=room)
         await model.answer(
             replace(request, messages=messages, measured=measured, said=SUMMARISE, purpose="summary", replaces=replaced)
         )
