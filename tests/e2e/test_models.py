@@ -236,6 +236,23 @@ def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatc
         state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(first_pause=0.01, stall=0.5))
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
     assert found[ModelAnswered][0].answer.lost == 1
+    assert state.estimated_tokens == found[ModelAsked][0].estimate > 0, "the first one may have to be paid"
+    assert state.tokens == state.estimated_tokens + found[ModelAnswered][0].tokens
+
+
+@pytest.mark.guarantee("tokens-are-counted")
+def test_the_token_cap_ends_a_mission_whose_provider_always_stalls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(monkeypatch, Reply(fault="stall", text="It begins, and then it says no more.")) as endpoint:
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_tokens=20_000, max_wall_clock_seconds=30))
+        patience = Patience(first_pause=0.001, longest_pause=0.002)
+        retries = Retries(tries=2, first_pause=0.01, stall=0.1)
+        state, found, _rows, _made = pursued(tmp_path, wanted, retries=retries, patience=patience)
+    assert (state.status, state.verdict_reason) == ("terminated", "max_tokens")
+    assert state.tokens == state.estimated_tokens == sum(2 * one.estimate for one in found[ModelAsked])
+    assert len(endpoint.seen) == 2 * len(found[ModelAsked])
+    assert all(wait.lost == 2 for wait in found[WaitBegan])
 
 
 @pytest.mark.guarantee("model-within-time")

@@ -252,11 +252,15 @@ class NoAnswer(Exception):
 
 
 class Unreachable(NoAnswer):
-    """The provider is down, busy or silent: asking again later may help, at the earliest `after` seconds from now."""
+    """The provider is down, busy or silent: asking again later may help, at the earliest `after` seconds from now.
 
-    def __init__(self, message: str, after: float | None = None) -> None:
+    `lost` requests were sent and not answered.
+    """
+
+    def __init__(self, message: str, after: float | None = None, *, lost: int = 0) -> None:
         super().__init__(message)
         self.after = after
+        self.lost = lost
 
 
 class Rejected(NoAnswer):

@@ -237,9 +237,9 @@ class AskModel:
         patience = self._patience
         last = state.fallback >= len(self._models) - 1
         if not last and state.outages + 1 >= patience.failures:
-            return Waiting("model", str(outage), until=0.0, fallback=state.fallback + 1)
+            return Waiting("model", str(outage), until=0.0, fallback=state.fallback + 1, lost=outage.lost)
         pause = min(patience.first_pause * 2 ** min(state.outages, 30), patience.longest_pause)
-        return Waiting("model", str(outage), until=max(pause, outage.after or 0.0))
+        return Waiting("model", str(outage), until=max(pause, outage.after or 0.0), lost=outage.lost)
 
     def _shown(self, tool: OfferedTool) -> OfferedTool:
         description = tool.description[:LONGEST_DESCRIPTION]

@@ -124,7 +124,7 @@ class ProviderModel:
                 lost += failed.unknown
                 wait = pause if failed.after is None else failed.after
                 if not left or wait > self.retries.longest_pause:
-                    raise Unreachable(f"{self.name}: {failed}{_charged(lost)}", failed.after) from None
+                    raise Unreachable(f"{self.name}: {failed}{_charged(lost)}", failed.after, lost=lost) from None
             await anyio.sleep(wait)
             pause *= 2
         raise Unreachable(f"{self.name}: no answer")
