@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, scripted, s
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
-from pursuit.proposers.language import ModelRequest, UserMessage
+from pursuit.proposers.language import ModelRequest, Rejected, UserMessage
 from pursuit.proposers.model import Patience
 from pursuit.proposers.provider import Providers, Retries
 
@@ -225,6 +226,42 @@ def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed
                 assert (await service.run(mission_id)).verdict_reason == "criteria_met"
 
     play(scene)
+
+
+@pytest.mark.guarantee("model-retries")
+def test_a_refused_request_leaves_the_client_to_the_other_missions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request is under way when another one of the same model is refused: it is answered all the same."""
+
+    def answer(request: dict[str, Any]) -> Reply:
+        if "Wrong." in transcript(request)[-1].text:
+            return failing(400)
+        held.set()
+        assert refused.wait(20)
+        return Reply(text="Right.")
+
+    held, refused = threading.Event(), threading.Event()
+    right, wrong = (ModelRequest(system="S", messages=(UserMessage(text),)) for text in ("Go.", "Wrong."))
+
+    async def scene() -> list[str]:
+        model = Providers(retries=Retries(tries=1)).open(OPENAI)
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append((await model.answer(right)).text)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            assert await anyio.to_thread.run_sync(held.wait, 20)
+            with pytest.raises(Rejected, match="400"):
+                await model.answer(wrong)
+            refused.set()
+        await model.aclose()
+        return said
+
+    with scripted(monkeypatch, answer):
+        assert play(scene) == ["Right."]
 
 
 @ALL

@@ -264,7 +264,11 @@ class Unreachable(NoAnswer):
 
 
 class Rejected(NoAnswer):
-    """The provider refuses such requests: a wrong key, an unknown model, a request that it cannot take."""
+    """The provider refuses such requests: a wrong key (`key`), an unknown model, a request that it cannot take."""
+
+    def __init__(self, message: str, *, key: bool = False) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class NoAnswerYet(Exception):

@@ -118,8 +118,9 @@ class ProviderModel:
             try:
                 return self._read(await self._send(await self._model(), request), lost)
             except Rejected as failed:
-                await self.aclose()  # the operator may repair the key in the environment
-                raise Rejected(f"{self.name}: {failed}{_charged(lost)}") from failed.__cause__
+                if failed.key:  # the operator may repair it in the environment; other missions use the same client
+                    await self.aclose()
+                raise Rejected(f"{self.name}: {failed}{_charged(lost)}", key=failed.key) from failed.__cause__
             except _Again as failed:
                 lost += failed.unknown
                 wait = pause if failed.after is None else failed.after
@@ -344,7 +345,7 @@ def _judged(error: Exception) -> Exception:
     passing = isinstance(error, known.ModelRateLimitError | known.ModelQuotaExceededError | known.ModelUnavailableError)
     refused = isinstance(error, known.ModelRequestRejectedError) or 400 <= status < 500
     if refused and not passing and status not in (408, 409, 429):
-        return Rejected(_plain(error))
+        return Rejected(_plain(error), key=status in (401, 403))
     broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
     unknown = broken or isinstance(error, known.ModelRequestTimeout)
     return _Again(_plain(error), getattr(error, "retry_after", None), unknown=unknown)
