@@ -15,6 +15,7 @@ from engine_stage import events_of, mission, outcomes, play, stage
 from mcp.server.mcpserver import Image, MCPServer
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
 from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, quickly, scripted, step
+from provider_usage import tokens_of
 
 from pursuit import Runtime, event, metric, tool
 from pursuit.cli.progress import words_of
@@ -147,6 +148,67 @@ def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytes
     last = told(endpoint.seen[-1])
     assert "Words 1." in last
     assert re.search(r"\[\d+ characters, left out since; pursuit__read_result", last)
+
+
+@pytest.mark.guarantee("window-is-managed")
+def test_results_in_blobs_are_measured_by_what_is_shown_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results over 16 KB are blobs in the ledger, with a preview of 2,000 characters."""
+
+    def file(at: str) -> str:
+        """Reads."""
+        return f"{at} " + "some words of a file\n" * 1_000
+
+    def answer(request: dict[str, Any]) -> Reply:
+        asked = len(endpoint.seen)
+        if "The conversation is about to be cut" in transcript(request)[-1].text:
+            return Reply(text="SUMMARY")
+        return calls(("world__file", {"at": str(asked)})) if asked < 20 else calls(("world__step", {}))
+
+    with scripted(monkeypatch, answer) as endpoint:
+        proposer = {"kind": "model", "model": OPENAI, "window": 40_000, "max_requests": 60}
+        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), file, step)
+    assert state.verdict_reason == "criteria_met"
+    assert all(sum(request["usage"].values()) < 40_000 for request in endpoint.seen)
+
+
+@ALL
+@pytest.mark.guarantee("window-is-managed")
+def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four results of 10 % of the window each come when it is almost full: all of it together is too much."""
+    window = 40_000
+
+    def small(at: str) -> str:
+        """Reads."""
+        return f"{at} " + "some words\n" * 130
+
+    def big(at: str) -> str:
+        """Reads."""
+        return f"big {at} " + "wordy " * 2_650
+
+    def answer(request: dict[str, Any]) -> Reply:
+        asked = str(len(endpoint.seen))
+        if "The conversation is about to be cut" in transcript(request)[-1].text:
+            summaries.append(request)
+            return Reply(text="SUMMARY")
+        if summaries:
+            return calls(("world__step", {}))
+        if tokens_of(request["body"]) < 26_600:
+            return calls(("world__small", {"at": asked}))
+        return calls(*[("world__big", {"at": f"{asked} {place}"}) for place in range(4)])
+
+    summaries: list[dict[str, Any]] = []
+    with scripted(monkeypatch, answer) as endpoint:
+        proposer = {"kind": "model", "model": model, "window": window, "max_requests": 130}
+        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), big, small, step)
+    assert state.verdict_reason == "criteria_met"
+    assert summaries
+    assert all(tokens_of(request["body"]) < window - 4_096 for request in endpoint.seen)
+    assert "wordy" not in told(summaries[0]), "the newest calls stay, so they are no part of it"
+    assert "some words" in told(summaries[0])
 
 
 def test_images_are_content_where_the_model_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

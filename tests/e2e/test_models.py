@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, scripted, s
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
+from pursuit.proposers.language import ModelRequest, Rejected, UserMessage
 from pursuit.proposers.model import Patience
-from pursuit.proposers.provider import Retries
+from pursuit.proposers.provider import Providers, Retries
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -226,6 +228,42 @@ def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed
     play(scene)
 
 
+@pytest.mark.guarantee("model-retries")
+def test_a_refused_request_leaves_the_client_to_the_other_missions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request is under way when another one of the same model is refused: it is answered all the same."""
+
+    def answer(request: dict[str, Any]) -> Reply:
+        if "Wrong." in transcript(request)[-1].text:
+            return failing(400)
+        held.set()
+        assert refused.wait(20)
+        return Reply(text="Right.")
+
+    held, refused = threading.Event(), threading.Event()
+    right, wrong = (ModelRequest(system="S", messages=(UserMessage(text),)) for text in ("Go.", "Wrong."))
+
+    async def scene() -> list[str]:
+        model = Providers(retries=Retries(tries=1)).open(OPENAI)
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append((await model.answer(right)).text)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            assert await anyio.to_thread.run_sync(held.wait, 20)
+            with pytest.raises(Rejected, match="400"):
+                await model.answer(wrong)
+            refused.set()
+        await model.aclose()
+        return said
+
+    with scripted(monkeypatch, answer):
+        assert play(scene) == ["Right."]
+
+
 @ALL
 @pytest.mark.guarantee("model-within-time")
 def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +273,23 @@ def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatc
         state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(first_pause=0.01, stall=0.5))
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
     assert found[ModelAnswered][0].answer.lost == 1
+    assert state.estimated_tokens == found[ModelAsked][0].estimate > 0, "the first one may have to be paid"
+    assert state.tokens == state.estimated_tokens + found[ModelAnswered][0].tokens
+
+
+@pytest.mark.guarantee("tokens-are-counted")
+def test_the_token_cap_ends_a_mission_whose_provider_always_stalls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(monkeypatch, Reply(fault="stall", text="It begins, and then it says no more.")) as endpoint:
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_tokens=20_000, max_wall_clock_seconds=30))
+        patience = Patience(first_pause=0.001, longest_pause=0.002)
+        retries = Retries(tries=2, first_pause=0.01, stall=0.1)
+        state, found, _rows, _made = pursued(tmp_path, wanted, retries=retries, patience=patience)
+    assert (state.status, state.verdict_reason) == ("terminated", "max_tokens")
+    assert state.tokens == state.estimated_tokens == sum(2 * one.estimate for one in found[ModelAsked])
+    assert len(endpoint.seen) == 2 * len(found[ModelAsked])
+    assert all(wait.lost == 2 for wait in found[WaitBegan])
 
 
 @pytest.mark.guarantee("model-within-time")
@@ -305,6 +360,27 @@ def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatc
         (said,) = refused(tmp_path, proposer="openai:homemade", budget=priced)
         assert said.startswith("budget.max_cost_usd: the price of openai:homemade is not known")
         assert endpoint.seen == []
+
+
+@pytest.mark.guarantee("model-checked-at-start")
+def test_settings_change_neither_the_model_nor_the_caps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused at the start; a request that has them all the same keeps our own."""
+    wrong = {"extra_body": {"model": "gpt-5-pro"}, "extra_headers": {}, "max_tokens": 99_999, "max_retries": 9}
+    wrong |= {"model": "gpt-5-pro"}
+    question = ModelRequest(system="S", messages=(UserMessage("Go."),), max_tokens=300, settings=wrong)
+    with scripted(monkeypatch, Reply(text="Yes.")) as endpoint:
+        said = refused(tmp_path, proposer=asked(OPENAI, settings={**wrong, "seed": 7}))
+        assert {fault.partition(": ")[0] for fault in said} == {f"proposer.settings.{key}" for key in wrong}
+
+        async def scene() -> None:
+            model = Providers().open(OPENAI)
+            await model.answer(question)
+            await model.aclose()
+
+        play(scene)
+        body = endpoint.seen[0]["body"]
+    assert body["model"] == "gpt-4o-mini"
+    assert body.get("max_completion_tokens", body.get("max_tokens")) == 300
 
 
 @pytest.mark.guarantee("model-checked-at-start")

@@ -54,7 +54,7 @@ def _model_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     if row := status.get("model"):
         said = f"{row['name']}, {row['cached_tokens']:,} tokens from its cache"
         if "estimated_tokens" in row:
-            said += f", {row['estimated_tokens']:,} tokens estimated (in flight at a crash)"
+            said += f", {row['estimated_tokens']:,} tokens estimated (requests without an answer)"
         screen.fact("model", said)
     for note in status.get("notes", ()):
         screen.fact("note of the model", line(note, 500))

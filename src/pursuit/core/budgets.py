@@ -160,6 +160,13 @@ def estimate(size: int, densest: float | None) -> int:
     return math.ceil(size * densest * MARGIN)
 
 
+def bytes_of(tokens: int, densest: float | None) -> int:
+    """The bytes of the largest question that is estimated at so many tokens."""
+    if densest is None:
+        return math.floor((tokens - FIRST_EXTRA) / FIRST_RATE)
+    return math.floor(tokens / (densest * MARGIN))
+
+
 def expected(state: MissionState, size: int) -> int:
     """The tokens of the next request of so many bytes: what was counted of its beginning, and the rest estimated.
 

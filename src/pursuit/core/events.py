@@ -210,7 +210,7 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     """The answer, or the blob that holds it, or why there is none.
 
     `tokens` are all that it used, `read` those of the request among them, `cached` those of `read` that came from the
-    provider's cache.
+    provider's cache. Before it, `lost` requests were sent and not answered.
     """
 
     iteration: int
@@ -223,6 +223,7 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     cached: int = 0
     reasoning: int = 0
     cost_usd: float | None = None
+    lost: int = 0
     seconds: float = 0.0
     elapsed: float = 0.0
     purpose: Request = "turn"
@@ -377,13 +378,15 @@ class MissionWarned(Event, frozen=True, kw_only=True):
 class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it.
 
-    A mission that waits for its model asks it again at `until`, or then its `fallback` of that number.
+    A mission that waits for its model asks it again at `until`, or then its `fallback` of that number; `lost` requests
+    were sent and not answered.
     """
 
     waiting_for: WaitingFor
     detail: str | None = None
     until: float | None = None
     fallback: int | None = None
+    lost: int = 0
     elapsed: float = 0.0
 
 

@@ -346,10 +346,7 @@ def _conversation_began(state: MissionState, event: ConversationBegan) -> None:
 
 def _model_asked(state: MissionState, event: ModelAsked) -> None:
     """A request may be sent again, and that is counted: the one before was sent, too. Meanwhile the mission runs."""
-    tokens, dollars = state.in_flight
-    state.tokens += tokens
-    state.estimated_tokens += tokens
-    state.cost_usd = round(state.cost_usd + dollars, 9)
+    _not_answered(state, 1)
     state.in_flight = (event.estimate, event.estimate_usd)
     state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
     state.asked_of = event.model
@@ -363,6 +360,15 @@ def _model_asked(state: MissionState, event: ModelAsked) -> None:
         _running(state)
 
 
+def _not_answered(state: MissionState, requests: int) -> None:
+    """Counts requests that were sent and not answered as their estimate: the provider may charge for them."""
+    tokens, dollars = state.in_flight
+    state.tokens += requests * tokens
+    state.estimated_tokens += requests * tokens
+    state.cost_usd = round(state.cost_usd + requests * dollars, 9)
+    state.in_flight = (0, 0.0)
+
+
 def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     state.tokens += event.tokens
@@ -370,7 +376,7 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
     state.unpriced = state.unpriced or (event.error is None and event.cost_usd is None)
     state.densest = learnt(state.densest, size=state.question_size, tokens=event.read)
-    state.in_flight = (0, 0.0)
+    _not_answered(state, event.lost)
     state.unanswered = 0
     if event.error is None:
         state.outages = 0
@@ -529,7 +535,7 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
         state.wait_began = event.at
     if event.waiting_for in ("model", "input", "budget"):
-        state.in_flight = (0, 0.0)  # nothing is in flight any more, and what failed was not charged
+        _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
     if event.waiting_for == "model":
         state.outages += 1
         if event.fallback is not None:

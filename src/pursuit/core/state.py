@@ -285,6 +285,7 @@ class MissionState:
     in_flight: tuple[int, float] = (0, 0.0)
     """The estimated tokens and dollars of the request that was sent and has no outcome."""
     estimated_tokens: int = 0
+    """Those of `tokens` that are estimates: of requests that were sent and not answered."""
     """The tokens of requests that were in flight when their process died: estimates, as they were never counted."""
     asked_of: str | None = None
     unanswered: int = 0

@@ -219,7 +219,7 @@ class RecordedModel:
         finally:
             self.words.clear()
         if limit.ran_out:
-            raise Unreachable(f"{self.name}: {limit.why()}")
+            raise Unreachable(f"{self.name}: {limit.why()}", lost=1)
         seconds = self.run.clock.monotonic() - began
         body = b"" if answer is None else msgspec.json.encode(answer)
         blob = hashlib.sha256(body).hexdigest() if len(body) > self.run.settings.inline_result else None
@@ -235,6 +235,7 @@ class RecordedModel:
             cached=0 if answer is None else answer.cached_tokens,
             reasoning=0 if answer is None else answer.reasoning_tokens,
             cost_usd=None if answer is None else answer.cost_usd,
+            lost=0 if answer is None else answer.lost,
             seconds=int(seconds * 1e6) / 1e6,
             elapsed=self.run.elapsed(),
             purpose=request.purpose,

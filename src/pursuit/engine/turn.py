@@ -379,6 +379,7 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
                 detail=wait.detail,
                 until=until,
                 fallback=wait.fallback,
+                lost=wait.lost,
                 elapsed=elapsed,
             )
         ]

@@ -23,6 +23,8 @@ class Waiting:
     until: float | None = None
     """Seconds from now until it may be tried again."""
     fallback: int | None = None
+    lost: int = 0
+    """Requests to a model that were sent and not answered."""
 
 
 @dataclass(frozen=True, slots=True)

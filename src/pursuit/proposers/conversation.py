@@ -60,10 +60,10 @@ _SCRIPT = """
 - For loops over calls you may call {script}, alone and as the first call of a turn, with a Python script: tools are \
 server.tool(...) there. What such a script merely claims counts as nothing; only the results of its calls do."""
 SUMMARISE = """\
-The conversation is about to be cut: everything before your last calls is replaced by the text that you write now. \
-Write down what you need to go on: what was done and found, with names, paths, numbers and arguments; what failed and \
-why; what is left to do. Goal, instructions, criteria and your notes stay. Answer with the text alone, and call no \
-tool."""
+The conversation is about to be cut: everything above is replaced by the text that you write now; newer calls, which \
+are not shown here, stay. Write down what you need to go on: what was done and found, with names, paths, numbers and \
+arguments; what failed and why; what is left to do. Goal, instructions, criteria and your notes stay. Answer with the \
+text alone, and call no tool."""
 
 
 def system_text(*, turn: str, nothing: str, script: str | None, name_of: Callable[[str], str]) -> str:
@@ -271,26 +271,60 @@ class Transcript:
         self._texts: list[str] = []
         """What is said before the next message of the model."""
         self._measured = Measured()
+        self._sizes: list[int] = []
+        self.sizes: Sequence[int] = ()
+        """The bytes of each exchange in the messages that were made last."""
 
     async def messages(self, state: MissionState, first: str, said: str) -> tuple[tuple[Message, ...], Measured]:
         """The conversation so far and what is said now, with its measure."""
         if self._made_for != (first, state.compactions):
             self._made_for, self._made, self._exchanges = (first, state.compactions), [], 0
-            self._texts, self._measured = _opening(state, first), Measured()
+            self._texts, self._measured, self._sizes = _opening(state, first), Measured(), []
         while self._exchanges < len(state.exchanges) - 1:  # the calls of the last one may still run
             messages, self._texts = await self._add(state, state.exchanges[self._exchanges], self._texts)
-            self._measured.add(messages)
+            before = self._measured.size
+            self._sizes.append(self._measured.add(messages).size - before)
             self._made += messages
             self._exchanges += 1
         messages, texts = [], self._texts
         if state.exchanges:
             messages, texts = await self._add(state, state.exchanges[-1], texts)
+        measured = Measured(self._measured).add(messages)
+        self.sizes = [*self._sizes, measured.size - self._measured.size] if state.exchanges else ()
         texts = [*texts, said] if said else texts
-        messages += [UserMessage("\n\n".join(texts))] if texts else []
-        return (*self._made, *messages), Measured(self._measured).add(messages)
+        end = [UserMessage("\n\n".join(texts))] if texts else []
+        return (*self._made, *messages, *end), measured.add(end)
 
-    async def _add(self, state: MissionState, exchange: Exchange, texts: list[str]) -> tuple[list[Message], list[str]]:
-        """The messages of one exchange, and the texts that wait for the next message of the user."""
+    async def oldest(
+        self, state: MissionState, first: str, said: str, *, count: int, room: int
+    ) -> tuple[tuple[Message, ...], Measured]:
+        """The oldest exchanges and what is said then, in at most so many bytes.
+
+        Images and sounds are left out; results are shortened before the oldest exchanges are left out.
+        """
+        longest, start = self._result_tokens * CHARACTERS, 0
+        while True:
+            messages: list[Message] = []
+            texts = _opening(state, first)
+            for exchange in state.exchanges[start:count]:
+                made, texts = await self._add(state, exchange, texts, longest)
+                messages += made
+            messages.append(UserMessage("\n\n".join([*texts, said])))
+            measured = Measured().add(messages)
+            if measured.size <= room or start >= count:
+                return tuple(messages), measured
+            if longest > LEAST_RESULT:
+                longest = max(longest // 2, LEAST_RESULT)
+            else:
+                start += max((count - start) // 4, 1)
+
+    async def _add(
+        self, state: MissionState, exchange: Exchange, texts: list[str], longest: int | None = None
+    ) -> tuple[list[Message], list[str]]:
+        """The messages of one exchange, and the texts that wait for the next message of the user.
+
+        With `longest` a result is a text of at most so many characters.
+        """
         texts = [*texts, exchange.said] if exchange.said else texts
         answer = None if exchange.answered is None else await read_answer(exchange.answered, self._blob)
         if answer is None or not (answer.calls or answer.text.strip() or _has_content(answer)):
@@ -298,7 +332,8 @@ class Transcript:
         most = self._most_of_a_result(state, len(answer.calls))
         messages: list[Message] = [UserMessage("\n\n".join(texts))] if texts else []
         messages.append(AssistantMessage(answer))
-        messages += [await self._result(exchange, state, place, call, most) for place, call in enumerate(answer.calls)]
+        results = [await self._result(exchange, state, place, call, most) for place, call in enumerate(answer.calls)]
+        messages += results if longest is None else [_shortened(one, longest) for one in results]
         return messages, []
 
     def _most_of_a_result(self, state: MissionState, calls: int) -> int:
@@ -341,6 +376,11 @@ class Transcript:
             return record.result
         body = await self._blob(record.blob)
         return None if body is None else msgspec.json.decode(body)
+
+
+def _shortened(result: ToolMessage, longest: int) -> ToolMessage:
+    text = "\n".join([cut_text(result.text, longest), *(f"[{one.type}, left out]" for one in result.media)])
+    return ToolMessage(result.call_id, result.tool, text.strip() or "(empty)", result.failed)
 
 
 def _opening(state: MissionState, first: str) -> list[str]:

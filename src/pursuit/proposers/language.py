@@ -93,6 +93,8 @@ class OfferedTool:
     schema: Mapping[str, Any]
 
 
+OWN_SETTINGS = ("extra_body", "extra_headers", "max_retries", "max_tokens", "model")
+"""Settings of a request that the mission's own keys and its budget decide; a mission's `settings` may not have them."""
 ROOM = 64 * 1024
 LONGEST_DESCRIPTION = 1_024
 
@@ -250,15 +252,23 @@ class NoAnswer(Exception):
 
 
 class Unreachable(NoAnswer):
-    """The provider is down, busy or silent: asking again later may help, at the earliest `after` seconds from now."""
+    """The provider is down, busy or silent: asking again later may help, at the earliest `after` seconds from now.
 
-    def __init__(self, message: str, after: float | None = None) -> None:
+    `lost` requests were sent and not answered.
+    """
+
+    def __init__(self, message: str, after: float | None = None, *, lost: int = 0) -> None:
         super().__init__(message)
         self.after = after
+        self.lost = lost
 
 
 class Rejected(NoAnswer):
-    """The provider refuses such requests: a wrong key, an unknown model, a request that it cannot take."""
+    """The provider refuses such requests: a wrong key (`key`), an unknown model, a request that it cannot take."""
+
+    def __init__(self, message: str, *, key: bool = False) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class NoAnswerYet(Exception):

@@ -12,9 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from pursuit.core.budgets import expected
+from pursuit.core.budgets import bytes_of, estimate, expected
 from pursuit.core.events import ConversationCompacted, ModelAnswer, WantedCall
 from pursuit.core.mission import AskedProposer, ModelProposer
 from pursuit.core.patterns import checked_script
@@ -22,6 +21,7 @@ from pursuit.core.state import Exchange, MissionState
 from pursuit.core.tools import OWN_TOOLS
 from pursuit.proposers.contract import AnswerCall, Broken, Failed, Proposed, Turn, Waiting
 from pursuit.proposers.conversation import (
+    CHARACTERS,
     SUMMARISE,
     WINDOW,
     Transcript,
@@ -237,9 +237,9 @@ class AskModel:
         patience = self._patience
         last = state.fallback >= len(self._models) - 1
         if not last and state.outages + 1 >= patience.failures:
-            return Waiting("model", str(outage), until=0.0, fallback=state.fallback + 1)
+            return Waiting("model", str(outage), until=0.0, fallback=state.fallback + 1, lost=outage.lost)
         pause = min(patience.first_pause * 2 ** min(state.outages, 30), patience.longest_pause)
-        return Waiting("model", str(outage), until=max(pause, outage.after or 0.0))
+        return Waiting("model", str(outage), until=max(pause, outage.after or 0.0), lost=outage.lost)
 
     def _shown(self, tool: OfferedTool) -> OfferedTool:
         description = tool.description[:LONGEST_DESCRIPTION]
@@ -299,59 +299,61 @@ class AskModel:
     # The window.
 
     async def _fitting(self, state: MissionState, model: LanguageModel, request: ModelRequest) -> ModelRequest:
-        """The request; a conversation that fills too much of the model's window is cut first."""
+        """The request; a conversation that fills too much of the model's window is cut until it fits."""
         window = self._window(model)
         most = int(window * self._patience.full)
-        if self._means.compact is None or expected(state, request.size) <= most:
-            return request
-        kept = self._kept(state, window)
-        trimmed = self._large_results(state, request, kept)
-        saved = sum(trimmed.values()) // 4
-        if trimmed and expected(state, request.size) - saved < most * 3 // 4:
-            await self._means.compact(ConversationCompacted(iteration=state.current_index, trimmed=list(trimmed)))
-            return await self.request(state)
-        replaced = len(state.exchanges) - kept
-        if replaced < 1:
-            return request
-        await self._summarise(state, model, request, replaced)
-        return await self.request(state)
-
-    def _kept(self, state: MissionState, window: int) -> int:
-        """How many of the newest exchanges stay; at least the last one."""
-        room, kept = int(window * self._patience.kept), 0
-        for exchange in reversed(state.exchanges):
-            answered = exchange.answered
-            size = sum(len(call.preview or "") + len(repr(call.result)) for call in _calls_of(exchange)) // 4
-            size += 0 if answered is None else answered.tokens - answered.read
-            if kept and size > room:
+        while self._means.compact is not None and (tokens := expected(state, request.size)) > most:
+            older = len(state.exchanges) - self._kept(state, request, window)
+            trimmed = self._large_results(state, request, older)
+            if trimmed and tokens - sum(trimmed.values()) // CHARACTERS < most * 3 // 4:
+                await self._trim(state, trimmed)
+            elif older:
+                await self._summarise(state, model, request, older)
+            elif tokens > window - request.max_tokens and (last := self._large_results(state, request, None)):
+                await self._trim(state, [max(last, key=lambda one: last[one])])
+            else:
                 break
-            room -= size
+            request = await self.request(state)
+        return request
+
+    async def _trim(self, state: MissionState, calls: Iterable[str]) -> None:
+        if self._means.compact is not None:
+            await self._means.compact(ConversationCompacted(iteration=state.current_index, trimmed=list(calls)))
+
+    def _kept(self, state: MissionState, request: ModelRequest, window: int) -> int:
+        """How many of the newest exchanges stay, by what is shown of them; at least the last one."""
+        sizes = self._transcript.sizes
+        rest = estimate(request.size - sum(sizes), state.densest)
+        room = min(int(window * self._patience.kept), int(window * self._patience.full) - rest)
+        shown = kept = 0
+        for size in reversed(sizes):
+            shown += size
+            if kept and estimate(shown, state.densest) > room:
+                break
             kept += 1
         return kept
 
-    def _large_results(self, state: MissionState, request: ModelRequest, kept: int) -> dict[str, int]:
-        """The results of older exchanges that are large, with their sizes."""
+    def _large_results(self, state: MissionState, request: ModelRequest, older: int | None) -> dict[str, int]:
+        """The results of the oldest exchanges, or of all, that are large, with their sizes."""
         sizes = {one.call_id: len(one.text) for one in request.messages if isinstance(one, ToolMessage)}
-        older = state.exchanges[: len(state.exchanges) - kept]
         return {
             planned.call_id: size
-            for exchange in older
+            for exchange in state.exchanges[:older]
             for planned in exchange.planned
-            if (size := sizes.get(planned.wanted_id, 0)) > self._patience.large * 4
+            if (size := sizes.get(planned.wanted_id, 0)) > self._patience.large * CHARACTERS
             and planned.call_id not in state.trimmed
         }
 
     async def _summarise(self, state: MissionState, model: LanguageModel, request: ModelRequest, replaced: int) -> None:
         """Lets the model write the summary that replaces the oldest exchanges; it is recorded with its answer."""
         first = "" if state.conversation is None else state.conversation.first
-        messages, measured = await self._transcript.messages(state, first, SUMMARISE)
+        window = self._window(model)
+        tokens = min(int(window * self._patience.full), window - request.max_tokens)
+        room = bytes_of(tokens, state.densest) - (request.size - request.measured.size)
+        messages, measured = await self._transcript.oldest(state, first, SUMMARISE, count=replaced, room=room)
         await model.answer(
             replace(request, messages=messages, measured=measured, said=SUMMARISE, purpose="summary", replaces=replaced)
         )
-
-
-def _calls_of(exchange: Exchange) -> list[Any]:
-    return [call for one in exchange.planned if (call := exchange.calls.get(one.call_id)) is not None]
 
 
 def _attempt(state: MissionState) -> int:

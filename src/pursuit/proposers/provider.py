@@ -20,6 +20,7 @@ import msgspec
 from pursuit.core.events import ModelAnswer
 from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.proposers.language import (
+    OWN_SETTINGS,
     AssistantMessage,
     Message,
     ModelRequest,
@@ -117,13 +118,14 @@ class ProviderModel:
             try:
                 return self._read(await self._send(await self._model(), request), lost)
             except Rejected as failed:
-                await self.aclose()  # the operator may repair the key in the environment
-                raise Rejected(f"{self.name}: {failed}{_charged(lost)}") from failed.__cause__
+                if failed.key:  # the operator may repair it in the environment; other missions use the same client
+                    await self.aclose()
+                raise Rejected(f"{self.name}: {failed}{_charged(lost)}", key=failed.key) from failed.__cause__
             except _Again as failed:
                 lost += failed.unknown
                 wait = pause if failed.after is None else failed.after
                 if not left or wait > self.retries.longest_pause:
-                    raise Unreachable(f"{self.name}: {failed}{_charged(lost)}", failed.after) from None
+                    raise Unreachable(f"{self.name}: {failed}{_charged(lost)}", failed.after, lost=lost) from None
             await anyio.sleep(wait)
             pause *= 2
         raise Unreachable(f"{self.name}: no answer")
@@ -294,17 +296,18 @@ def _part(message: UserMessage | ToolMessage) -> Any:
 
 
 def _settings(model: Model, request: ModelRequest) -> ModelSettings:
-    """The settings of a request: the cache where the provider has one, then what the mission sets."""
-    given: dict[str, Any] = {"max_tokens": request.max_tokens, "max_retries": 0}
-    if request.temperature is not None:
-        given["temperature"] = request.temperature
+    """The settings of a request: the cache where the provider has one, what the mission sets, and last the caps."""
+    given: dict[str, Any] = {}
     if model.system == "anthropic":
         # Breakpoints behind the tools, the system text and the last message: all before one is read from the cache.
         names = ("anthropic_cache_tool_definitions", "anthropic_cache_instructions", "anthropic_cache_messages")
         given.update(dict.fromkeys(names, True))
     elif model.system == "openai" and "api.openai.com" in (model.base_url or "") and request.cache_key:
         given["openai_prompt_cache_key"] = request.cache_key[:64]
-    return cast("ModelSettings", {**given, **request.settings})
+    given.update({key: value for key, value in request.settings.items() if key not in OWN_SETTINGS})
+    if request.temperature is not None:
+        given["temperature"] = request.temperature
+    return cast("ModelSettings", {**given, "max_tokens": request.max_tokens, "max_retries": 0})
 
 
 def _unheard(_words: str) -> None:
@@ -342,7 +345,7 @@ def _judged(error: Exception) -> Exception:
     passing = isinstance(error, known.ModelRateLimitError | known.ModelQuotaExceededError | known.ModelUnavailableError)
     refused = isinstance(error, known.ModelRequestRejectedError) or 400 <= status < 500
     if refused and not passing and status not in (408, 409, 429):
-        return Rejected(_plain(error))
+        return Rejected(_plain(error), key=status in (401, 403))
     broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
     unknown = broken or isinstance(error, known.ModelRequestTimeout)
     return _Again(_plain(error), getattr(error, "retry_after", None), unknown=unknown)

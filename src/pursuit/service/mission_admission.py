@@ -33,7 +33,7 @@ from pursuit.core.series import holds
 from pursuit.core.state import SCRIPT_SOURCE
 from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
-from pursuit.proposers.language import Models
+from pursuit.proposers.language import OWN_SETTINGS, Models
 from pursuit.proposers.objective import aim_of
 from pursuit.proposers.search import require_search
 from pursuit.sandbox import missing_modules
@@ -241,7 +241,18 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
         return []
     names = {"proposer.model": mission.proposer.model}
     names |= {f"proposer.fallback[{place}]": name for place, name in enumerate(mission.proposer.fallback)}
-    return [fault for field, name in names.items() for fault in await _one_model(mission, models, among, field, name)]
+    faults = [
+        Fault(
+            field=f"proposer.settings.{key}",
+            reason="settings must not change the model, the budget's caps or the request as a whole; remove it, and "
+            "use the proposer's own keys model, max_tokens and temperature",
+        )
+        for key in OWN_SETTINGS
+        if key in mission.proposer.settings
+    ]
+    for field, name in names.items():
+        faults += await _one_model(mission, models, among, field, name)
+    return faults
 
 
 async def _one_model(

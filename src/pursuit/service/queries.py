@@ -246,7 +246,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
 
 
 def _model_row(state: MissionState) -> dict[str, Any] | None:
-    """What the language model used beyond the budget's sums; `estimated` were in flight when their process died."""
+    """What the language model used beyond the budget's sums; `estimated` were sent and not answered."""
     if state.conversation is None:
         return None
     row = {"name": state.asked_of, "cached_tokens": state.cached_tokens, "requests_kept": len(state.exchanges)}
