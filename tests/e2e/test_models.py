@@ -150,7 +150,8 @@ def test_a_provider_that_is_busy_or_broken_is_asked_again(
     with scripted(monkeypatch, *replies) as endpoint:
         wanted = mission(criteria=DONE, proposer=model)
         state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=7, first_pause=0.01))
-    assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("criteria_met", 120, 7)
+    assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 7)
+    assert state.tokens > 120, "requests without an answer count as their estimates"
     assert (len(found[ModelAsked]), len(found[ModelAnswered])) == (1, 1), "one request, whatever it took"
 
 

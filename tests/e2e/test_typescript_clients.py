@@ -144,8 +144,11 @@ def test_the_tutorial_of_the_docs_works_as_it_is_written(tmp_path: Path) -> None
     (tools / "pursuit").write_text(f'#!/bin/sh\nexec {quoted} "$@"\n')
     (tools / "pursuit").chmod(0o755)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run([*pursuit(), "init", "beam"], cwd=tmp_path, check=True, capture_output=True)
     folder = tmp_path / "beam"
+    # The SDK's client passes HOME on and little else: the record of trust must lie there.
+    env = {name: value for name, value in os.environ.items() if name not in ("PURSUIT_TRUST", "XDG_CONFIG_HOME")}
+    env |= {"HOME": str(folder)}
+    subprocess.run([*pursuit(), "init", "beam"], cwd=tmp_path, env=env, check=True, capture_output=True)
     (folder / "node_modules").symlink_to(INSTALLED / "node_modules")
     (folder / "client.mjs").write_text(blocks["js"], encoding="utf-8")
     done = run(["client.mjs"], folder, PATH=path)
