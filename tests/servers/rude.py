@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 WORDS = sys.argv[1:]
-LEVELS = 400
+LEVELS = 150
 hangs = False
 
 
