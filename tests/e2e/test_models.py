@@ -384,6 +384,22 @@ def test_settings_change_neither_the_model_nor_the_caps(tmp_path: Path, monkeypa
     assert body.get("max_completion_tokens", body.get("max_tokens")) == 300
 
 
+@pytest.mark.parametrize("level", ["low", "medium", "high", True])
+def test_thinking_comes_on_top_of_the_longest_answer(
+    level: str | bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anthropic refuses a maximum that is not above the budget of thinking; the endpoint does so, too."""
+    with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+        proposer = asked(ANTHROPIC, settings={"thinking": level})
+        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer))
+        assert state.verdict_reason == "criteria_met"
+        body = endpoint.seen[0]["body"]
+        assert body["max_tokens"] == body["thinking"]["budget_tokens"] + 4_096
+        little = mission(criteria=DONE, proposer=proposer, budget=Budget(max_iterations=2, max_tokens=3_000))
+        state, _found, _rows, _made = pursued(tmp_path, little)
+        assert (state.verdict_reason, len(endpoint.seen)) == ("max_tokens", 1), "it is not sent without room"
+
+
 @pytest.mark.guarantee("model-checked-at-start")
 def test_a_mission_resumed_without_its_key_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:

@@ -69,6 +69,8 @@ def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) 
         return request if tokens is None else replace(request, max_tokens=min(request.max_tokens, int(tokens)))
     longest = max(request.max_tokens, terms.least_answer)
     least = max(min(longest, LEAST_ANSWER), terms.least_answer)
+    thinking = terms.thinking(request.settings)
+    longest, least = longest + thinking, least + thinking
     read = expected(state, request.size)
     if tokens is not None:
         longest = min(longest, int(tokens) - read)

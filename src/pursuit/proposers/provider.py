@@ -109,7 +109,28 @@ class ProviderModel:
         """Its price, its window, and the smallest maximum that its provider accepts for an answer."""
         short = not _spelt(self.name).startswith(("openai:", "openai-responses:"))
         price = price_of(self.name, self.own_price)
-        return Terms(price=price, least_answer=1 if short else SHORTEST_ANSWER, window=self.window)
+        return Terms(
+            price=price,
+            least_answer=1 if short else SHORTEST_ANSWER,
+            thinking=self._thinking,
+            window=self.window,
+        )
+
+    def _thinking(self, settings: Mapping[str, Any]) -> int:
+        """Anthropic counts thoughts as part of the answer, and refuses a maximum that is not above their budget."""
+        provider, _, model = self.name.partition(":")
+        own, level = settings.get("anthropic_thinking"), settings.get("thinking")
+        if provider != "anthropic" or not (own or level):
+            return 0
+        from pydantic_ai.profiles import anthropic as known  # noqa: PLC0415 - loaded with the first model
+
+        if own:
+            budget = cast("Mapping[str, Any]", own).get("budget_tokens") if isinstance(own, Mapping) else None
+            return budget if isinstance(budget, int) else 0
+        profile = cast("Mapping[str, Any]", known.anthropic_model_profile(model) or {})
+        if profile.get("anthropic_supports_adaptive_thinking") or not profile.get("supports_thinking"):
+            return 0
+        return cast("Mapping[Any, int]", known.ANTHROPIC_THINKING_BUDGET_MAP).get(level, 0)
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Asks, again after a short pause where that may help; the mission's own deadline still holds."""
