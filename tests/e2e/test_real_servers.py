@@ -82,7 +82,7 @@ def as_text(server: PublicServer, exchange: Exchange) -> str:
     del heard["jsonrpc"]
     text = json.dumps(server.masked(heard), indent=1, ensure_ascii=False)
     # What trusts the folders of tests is in the environment of the server that the test itself starts.
-    return f"{exchange.method} {text}".replace(r',\n  \"PURSUIT_TRUST\": \"1\"', "")
+    return f"{exchange.method} {text}".replace(r",\n  \"PURSUIT_TRUST\": \"1\"", "")
 
 
 def tally(server: PublicServer, messages: Iterable[Message]) -> Counter[str]:

@@ -18,7 +18,7 @@ from mcp import Client
 from test_tampering import rechain
 
 from pursuit import Runtime
-from pursuit.cli.main import main
+from pursuit.cli.main import answer
 from pursuit.config.configuration import load_configuration
 from pursuit.errors import ValidationFailed
 from pursuit.server.missions.server import mission_server
@@ -51,9 +51,9 @@ def grow(folder: Path, config: str = "", tasks: int = 2) -> None:
 
 def pursuit(*words: str, code: int = 0) -> str:
     said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as ended:
-        main([*words, "--state", "ledger.db"])
-    assert (ended.value.code or 0) == code, said.getvalue()
+    with redirect_stdout(said), redirect_stderr(said):
+        got = answer([*words, "--state", "ledger.db"])
+    assert got == code, said.getvalue()
     return said.getvalue()
 
 
