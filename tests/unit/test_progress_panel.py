@@ -55,5 +55,5 @@ def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
     assert "✗ close      g4 2.70090000001, wanted ≤ 2.7009, lowest so far -0.419" in third
     assert "✗ submitted  world.submit succeeded 0 times, wanted 1" in first
     assert "? judged     check python -c pass pass" in first and "…" in first
-    assert "lowest g4 -0.419 (<= 2.7009)" in third and "best         g4 -0.419 with {} (iteration 0)" in third
+    assert "lowest g4 -0.419 (<= 2.7009)" in third and "best         g4 -0.419 with {} (iteration 1)" in third
     assert max(len(words) for frame in frames for words in frame.splitlines()[:-1]) <= 80

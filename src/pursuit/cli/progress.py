@@ -115,8 +115,8 @@ def lines(screen: Screen) -> Observer:
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
         warned[mission_id] = len(state.raised)
-        for _iteration, warning in state.raised[known:]:
-            screen.note(f"warning: {line(warning)}")
+        for warning in state.raised[known:]:
+            screen.note(f"warning: {line(warning.message)}")
 
     return see
 
@@ -155,7 +155,7 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
         *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
-        *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
+        *(Text(f"warning: {line(warning)}", style="yellow") for warning in state.standing_warnings[-MOST_WARNINGS:]),
         *_last_call(state),
         *_questions(state),
     ]
@@ -192,9 +192,7 @@ def _headline(seen: Snapshot, seconds: float) -> Text:
 
     state = seen.state
     cap = state.cap("max_iterations")
-    # The open iteration; if none is open, the last one that ended.
-    number = state.iteration_count + (state.open is not None)
-    count = f"{number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
+    count = f"{state.iteration_number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
     doing = f"waiting for {state.waiting_for}" if state.waiting_for is not None else _DOING[seen.phase]
     return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {clock(seconds)}")
 
