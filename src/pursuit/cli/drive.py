@@ -100,6 +100,8 @@ class Drive:
             async with anyio.create_task_group() as tasks:
                 for mode in dict.fromkeys(modes.values()):
                     names = [name for name, kept in modes.items() if kept == mode]
+                    if self._mode is None and mode is not None:
+                        self._say_mode(mode, *names)
                     tasks.start_soon(together, self._mode or mode, names)
             self.screen.answer({"missions": [rows[name] for name in modes]})
             if not modes:
@@ -141,7 +143,11 @@ class Drive:
             raise show.has_ended(self.context, mission_id, state)
         if self._mode is None and state.mode is not None:
             self._mode = state.mode
-            self.screen.note(f"policy mode {state.mode}, as the mission was started; --mode changes it")
+            self._say_mode(state.mode)
+
+    def _say_mode(self, mode: str, *names: str) -> None:
+        which = f"{', '.join(names)}: " if names else ""
+        self.screen.note(f"{which}policy mode {mode}, as the mission was started; --mode changes it")
 
     def conduct(self, work: Callable[[Runtime], Awaitable[int]]) -> int:
         """Runs the work with a runtime and returns its exit code, or that of the signal which stopped it."""

@@ -389,7 +389,9 @@ def replayed(screen: Screen, row: Mapping[str, Any]) -> bool:
     if "verdict" in row:
         said = f"verdict {row['verdict']}, {'as recorded' if row['same_verdict'] else 'which was not recorded'}"
     else:
-        said = f"request {row['request'] + 1}: {'the same' if row['same_request'] else 'this release sends another text'}"
+        said = (
+            f"request {row['request'] + 1}: {'the same' if row['same_request'] else 'this release sends another text'}"
+        )
         if "same_calls" in row:
             said += f"; {row['model']} {'makes the same calls' if row['same_calls'] else 'answers differently'}"
     screen.plain(f"iteration {row['iteration'] + 1}, {said}")

@@ -210,7 +210,7 @@ def _source(source: Mapping[str, Any]) -> str:
 
 
 def _counted(index: Any) -> str:
-    """The number of an iteration or a trial: people count from 1, the data from 0."""
+    """The number of an iteration: people count from 1, the data from 0."""
     place = number(index)
     return figure(None if place is None else place + 1)
 
@@ -258,7 +258,9 @@ def _best(row: Mapping[str, Any]) -> BestView | None:
         broken = ", ".join(
             f"{text(e.get('wanted'))} ({figure(e.get('value'))})" for e in _entries(beyond.get("violates"))
         )
-        worse = f"{figure(beyond.get('value'))} in iteration {_counted(beyond.get('iteration'))} is infeasible: {broken}"
+        worse = (
+            f"{figure(beyond.get('value'))} in iteration {_counted(beyond.get('iteration'))} is infeasible: {broken}"
+        )
         remark = worse if row.get("feasible") else f"It violates {broken}"
     if unknown := [text(e.get("wanted")) for e in _entries(row.get("unknown"))]:
         remark = ". ".join(filter(None, [remark, f"No call reported a value for {', '.join(unknown)}"]))
@@ -372,7 +374,7 @@ def _trials(report: Mapping[str, Any]) -> Rows:
     cut = entries[-MAX_ROWS:]
     rows = [
         (
-            f"{_counted(e.get('trial'))}{' (best)' if e.get('best') is True else ''}",
+            f"{figure(e.get('trial'))}{' (best)' if e.get('best') is True else ''}",
             *(_value(_mapping(e.get("args")).get(name)) for name in args),
             *(_value(_mapping(e.get("metrics")).get(name)) for name in metrics),
             text(e.get("outcome")),
