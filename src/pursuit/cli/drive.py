@@ -9,6 +9,7 @@ import signal
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -268,9 +269,9 @@ class Drive:
             cause = root_cause(error)
             if not isinstance(cause, PursuitError):
                 raise
-            return {"session_id": mission_id, "error": cause.as_dict()}
-        finally:
             self._begun.remove(mission_id)
+            return {"session_id": mission_id, "error": cause.as_dict()}
+        self._begun.remove(mission_id)  # not after a signal, whose answer names it
         keys = ("session_id", "status", "verdict", "verdict_reason", "waiting_for", "failure", "iteration_count")
         row = {key: status[key] for key in keys if key in status}
         return {**row, "why": show.why(status), **({"report_files": files} if files else {})}
@@ -341,7 +342,15 @@ class Drive:
             self.screen.note(f"stopped by {name}; everything so far is recorded. Continue with: {resume}")
         else:
             self.screen.note(f"stopped by {name}; nothing was started")
+        if self._begun and self.context.configuration().notify is not None:
+            with suppress(Interrupted):
+                self.context.drive(self._notify)
         return 128 + number
+
+    async def _notify(self, runtime: Runtime) -> None:
+        """Tells the operator, as `[notify]` says, that these missions are interrupted."""
+        if runtime.notifier is not None:
+            await runtime.notifier.stopped(runtime.service, self._begun)
 
 
 async def _interrupted_modes(runtime: Runtime) -> dict[str, str | None]:
