@@ -1,8 +1,8 @@
 """The mistakes that people make at the command line, and the answers that they want: one row for each.
 
 A row says in its own words what was done wrong, does it, and names what the answer must hold. Add a row here for each
-mistake that a user reports. Those of someone who tunes a command are in `tests/e2e/test_first_journey.py`: metrics, missing
-modules, no criteria, invalid TOML.
+mistake that a user reports. Those of an engineer who tunes a command (metrics, missing modules, no criteria, invalid
+TOML) are in `tests/e2e/test_first_journey.py`.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
 
     state = seen.state
     last = state.last_ended
-    best = best_words(best_row(state.best_points.best()))
+    best = best_words(_short(best_row(state.best_points.best())))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
@@ -165,6 +165,17 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
 
 
+def _short(value: Any) -> Any:
+    """Numbers as a moving screen shows them, with seven digits; the status has all of them."""
+    match value:
+        case float():
+            return float(f"{value:.7g}")
+        case dict():
+            return {name: _short(one) for name, one in cast("dict[str, Any]", value).items()}
+        case _:
+            return value
+
+
 def _last_call(state: MissionState) -> list[Text]:
     """The call that was made last, or is being made."""
     from rich.text import Text
@@ -173,7 +184,8 @@ def _last_call(state: MissionState) -> list[Text]:
         if iteration is not None and iteration.calls:
             call = list(iteration.calls.values())[-1]
             error = f": {line(call.error, 200)}" if call.error else ""
-            words = f"{line(call.tool)} {line(compact(redacted(call.args)))} {call.outcome or 'under way'}{error}"
+            args = line(compact(_short(redacted(call.args))))
+            words = f"{line(call.tool)} {args} {call.outcome or 'under way'}{error}"
             return [Text(f"last call    {words}", no_wrap=True, overflow="ellipsis")]
     return []
 
