@@ -113,13 +113,13 @@ def without_extra(place: Place) -> str:
         return said("run", "m.toml", m=mission(proposer='kind = "search"\ntool_name = "beam.evaluate"'))(place)
 
 
-def model(name: str, *, budget: str = "") -> Act:
-    """A mission with this language model and a part of its budget; both providers have a key."""
+def model(name: str, *, budget: str = "", key: str | None = "sk-none") -> Act:
+    """A mission with this language model and a part of its budget; both providers have this key."""
 
     def act(place: Place) -> str:
         with pytest.MonkeyPatch.context() as patch:
             for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
-                patch.setenv(variable, "sk-none")
+                patch.delenv(variable, raising=False) if key is None else patch.setenv(variable, key)
             text = mission(proposer=f'kind = "model"\nmodel = "{name}"')
             return said("run", "m.toml", m=text.replace("[budget]", f"[budget]\n{budget}"))(place)
 
@@ -235,6 +235,10 @@ MISTAKES: dict[str, tuple[Act, tuple[str, ...]]] = {
     "a typo in the provider of a model": (
         model("antropic:claude-haiku-4-5"),
         (r"proposer\.model: .*Did you mean 'anthropic:claude-haiku-4-5'",),
+    ),
+    "a missing key": (
+        model("anthropic:claude-haiku-4-5", key=None),
+        (r"the environment variable ANTHROPIC_API_KEY is not set; set it to your key",),
     ),
     "a model without its provider": (
         model("claude-haiku-4-5"),
