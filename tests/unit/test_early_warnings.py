@@ -149,6 +149,7 @@ val_loss = 'val_loss=([0-9.]+)'
 mode = "auto"
 """
 BREAKS = "import no_such_package"
+FOURTH = "import os; open('run%d' % os.getpid(), 'w'); sys.exit(sum('run' in one for one in os.listdir()) < 4)"
 SEARCH = {"kind": "search", "tool_name": "commands.train", "parameters": {"x": {}}}
 
 
@@ -171,6 +172,7 @@ SAME = "commands.train ended with exit code 1: ModuleNotFoundError: No module na
     ("proposer", "more", "reason", "count", "text"),
     [
         ({**SEARCH, "args": {"work": BREAKS}}, {}, "proposer_failed", 4, f"{SAME}; none of the 4 trials succeeded"),
+        ({**SEARCH, "args": {"work": FOURTH}}, {}, "max_iterations", 5, None),
         (repeat("commands.train", x=1, work=BREAKS), {}, "proposer_failed", 3, SAME),
         (repeat("commands.train", x=1, work=BREAKS), {"pace": 0.001}, "max_iterations", 5, None),
         (script(f"commands.train(x=1, work='{BREAKS}')"), {}, "proposer_failed", 3, f"script: {SAME}"),
@@ -183,7 +185,7 @@ SAME = "commands.train ended with exit code 1: ModuleNotFoundError: No module na
         ),
         (script("raise ValueError(str(state.iteration))"), {}, "max_iterations", 5, None),
     ],
-    ids=["search", "repeat", "poll", "call of a script", "script", "other errors"],
+    ids=["search", "search that works later", "repeat", "poll", "call of a script", "script", "other errors"],
 )
 def test_the_same_failure_three_times_ends_the_mission(
     proposer: dict[str, Any], more: dict[str, Any], reason: str, count: int, text: str | None, tmp_path: Path
