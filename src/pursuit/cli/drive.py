@@ -343,7 +343,7 @@ class Drive:
         else:
             self.screen.note(f"stopped by {name}; nothing was started")
         if self._begun and self.context.configuration().notify is not None:
-            with suppress(Interrupted):
+            with suppress(Interrupted, PursuitError):
                 self.context.drive(self._notify)
         return 128 + number
 
