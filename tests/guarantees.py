@@ -178,7 +178,7 @@ GUARANTEES = {
     "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
     "templates-run-at-once": "Each example that `pursuit init --template` writes runs as it is written, without a key or an account.",
     "a-metric-that-never-appears-is-told": "After three iterations without a value of a criterion's metric, a recorded warning names the metrics that were seen.",
-    "the-same-failure-three-times-is-the-end": "A script, or a command that never succeeded, that fails in the same way three times in a row ends the mission with its error.",
+    "the-same-failure-three-times-is-the-end": "A script, or a command that never succeeded, that fails in the same way three times in a row ends the mission with its error; a search first tries its whole first design.",
     "each-trial-is-a-row": "Each call of a tool that gives metrics is a row with its arguments, metrics and outcome, and one of them is the best.",
     "from-nothing-to-a-tuned-command": "The tutorial leads from nothing to a tuned command with at most 5 commands and 12 lines of TOML.",
     "mistakes-are-answered": "Each mistake that users reported gets an answer that names the cause and the way on.",
@@ -193,4 +193,5 @@ GUARANTEES = {
     "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
+    "from-nothing-to-a-model-with-approvals": "The tutorial leads from nothing to a model whose change was approved, with at most 5 commands and 12 lines of TOML.",
 }
