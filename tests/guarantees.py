@@ -196,4 +196,5 @@ GUARANTEES = {
     "a-yes-needs-a-listed-channel": "A yes to an approval counts only by a channel that the operator listed, and over HTTP elicitation only from a token that may.",
     "two-people-are-two": "Where a rule requires two people, one person counts once, a no of anyone refuses, and both answers outlive the process.",
     "an-approver-sees-everything": "A person can see the arguments of each question whole, and a yes to one that was cut needs that first.",
+    "clients-have-ceilings": "No client begins, drives, uses or stores more than the operator's [limits], whatever it sends at once, also after a restart.",
 }

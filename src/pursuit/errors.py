@@ -220,6 +220,13 @@ class TooManyTasks(PursuitError):
     exit_code = 1
 
 
+class LimitReached(PursuitError):
+    """A ceiling that the operator set for clients is reached; `details` names it, and when it frees."""
+
+    code = "limit_reached"
+    exit_code = 3
+
+
 class PathTraversal(PursuitError):
     """An argument has a `..` segment, and its command does not allow that."""
 

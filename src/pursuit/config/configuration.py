@@ -88,6 +88,7 @@ TOML_KEYS = (
     "audit",
     "inherit_env",
     "approvals",
+    "limits",
 )
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
@@ -110,6 +111,9 @@ OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 CHANNELS: tuple[Channel, ...] = get_args(Channel)
 USUAL_CHANNELS: frozenset[Channel] = frozenset(one for one in CHANNELS if one != "http-elicitation")
 APPROVALS_KEYS = ("channels",)
+WHOLE_LIMITS = ("missions_at_once", "missions_a_day", "running", "tasks_at_once", "tokens_a_day", "calls_a_minute")
+AMOUNT_LIMITS = ("cost_usd_a_day", "bytes_stored")
+LIMIT_KEYS = (*WHOLE_LIMITS, *AMOUNT_LIMITS, "unbounded")
 
 _SCHEDULE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _URL = re.compile(r"https?://[^\s/]|\$\{")
@@ -140,6 +144,48 @@ class AuditConfig:
     key: Path | None = None
     signatures: Path | None = None
     reads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """What one client may begin, use and store at most; None is no ceiling.
+
+    `unbounded`: whether it may start a mission without a bound.
+    """
+
+    missions_at_once: int | None = None
+    missions_a_day: int | None = None
+    running: int | None = None
+    tasks_at_once: int | None = None
+    tokens_a_day: int | None = None
+    calls_a_minute: int | None = None
+    cost_usd_a_day: float | None = None
+    bytes_stored: float | None = None
+    unbounded: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether what its missions use is counted in the ledger."""
+        kept = (self.missions_at_once, self.missions_a_day, self.tokens_a_day, self.cost_usd_a_day, self.bytes_stored)
+        return any(most is not None for most in kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """`[limits]` for each client, and in its place `[limits.callers.NAME]` for the token of that name."""
+
+    each: Ceilings = field(default_factory=Ceilings)
+    callers: Mapping[str, Ceilings] = field(default_factory=dict[str, Ceilings])
+
+    def of(self, credential: str | None) -> Ceilings:
+        """The ceilings of the client with the token of this name; None is a client without one."""
+        return self.each if credential is None else self.callers.get(credential, self.each)
+
+    @property
+    def requests(self) -> bool:
+        """Whether requests have to be looked at."""
+        every = (self.each, *self.callers.values())
+        return any(one.calls_a_minute is not None or one.tasks_at_once is not None for one in every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +225,7 @@ class Configuration:
     audit: AuditConfig = field(default_factory=AuditConfig)
     channels: frozenset[Channel] = USUAL_CHANNELS
     """By which a person's yes to an approval counts."""
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
@@ -270,8 +317,31 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         schedules=_schedules(fields, path.parent.absolute()),
         audit=_audit(fields, path.parent.absolute()),
         channels=_channels(fields),
+        limits=_limits(fields),
         tracking=_tracking(fields, path.parent.absolute()),
     )
+
+
+def _limits(fields: Fields) -> LimitsConfig:
+    table = fields.inside("limits")
+    table.only((*LIMIT_KEYS, "callers"))
+    each = _ceilings(table, Ceilings())
+    callers: dict[str, Ceilings] = {}
+    for name, caller in table.tables("callers"):
+        caller.only(LIMIT_KEYS)
+        callers[name] = _ceilings(caller, each)
+    return LimitsConfig(each=each, callers=callers)
+
+
+def _ceilings(table: Fields, before: Ceilings) -> Ceilings:
+    """The ceilings of a table; a key that it does not have is as before."""
+    given: dict[str, Any] = {
+        key: value
+        for key in (*WHOLE_LIMITS, *AMOUNT_LIMITS)
+        if (value := table.number(key, whole=key in WHOLE_LIMITS, zero=True)) is not None
+    }
+    unbounded = table.flag("unbounded")
+    return replace(before, **given, **({} if unbounded is None else {"unbounded": unbounded}))
 
 
 def _channels(fields: Fields) -> frozenset[Channel]:

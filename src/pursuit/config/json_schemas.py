@@ -20,6 +20,7 @@ from pursuit.config.configuration import (
     CALLERS_KEYS,
     CHANNELS,
     CHECK_KEYS,
+    LIMIT_KEYS,
     NETWORK_KEYS,
     NOTICES,
     NOTIFY_KEYS,
@@ -31,6 +32,7 @@ from pursuit.config.configuration import (
     SETTINGS,
     TOML_KEYS,
     TYPED_KEYS,
+    WHOLE_LIMITS,
     WHOLE_SETTINGS,
 )
 from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
@@ -160,6 +162,11 @@ def _policy() -> Schema:
     return _table(POLICY_KEYS, types)
 
 
+def _limits() -> Schema:
+    types = {key: FLAG if key == "unbounded" else WHOLE if key in WHOLE_LIMITS else AMOUNT for key in LIMIT_KEYS}
+    return _table((*LIMIT_KEYS, "callers"), {**types, "callers": _tables(_table(LIMIT_KEYS, types))})
+
+
 def _schedule() -> Schema:
     types = {**dict.fromkeys(("cron", "mission", "timezone"), TEXT), "overlap": _one_of(OVERLAPS)}
     one = _table(SCHEDULE_KEYS, types, required=["cron", "mission"])
@@ -190,6 +197,7 @@ def configuration_schema() -> Schema:
         "schedule": _schedule(),
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
         "inherit_env": INHERIT,
+        "limits": _limits(),
         "approvals": _table(APPROVALS_KEYS, {"channels": _rows(_one_of(CHANNELS))}),
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}
