@@ -135,7 +135,8 @@ class ClientLimits:
         if limits is None or caller.subject is None:
             yield
             return
-        if mission.budget.unbounded and not limits.unbounded:
+        endless = mission.budget.max_iterations == mission.budget.max_wall_clock_seconds == -1
+        if endless and not limits.unbounded:
             reason = "only the operator starts a mission without a bound ([limits] unbounded = true lets clients)"
             raise ValidationFailed([Fault(field="budget.unbounded", reason=f"{reason}; set a cap")])
         if not limits.counts:
