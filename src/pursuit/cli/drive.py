@@ -18,7 +18,7 @@ import anyio
 from pursuit.cli import show
 from pursuit.cli.console import ENDED, EXIT, Screen, clean, line, model_usage
 from pursuit.cli.context import Context, Interrupted, conduct
-from pursuit.cli.control import ask_at_terminal
+from pursuit.cli.control import ask_at_terminal, people_words
 from pursuit.cli.errors import root_cause
 from pursuit.cli.progress import progress
 from pursuit.cli.queries import follow
@@ -201,7 +201,7 @@ class Drive:
         """Whether the mission can go on here: its questions were answered, at this terminal or elsewhere."""
         approvals, service = Approvals(runtime.service), runtime.service
         asked = False
-        if self.screen.rich and sys.stdin.isatty():
+        if self.screen.rich and sys.stdin.isatty() and "terminal" in service.channels:
             rows = await approvals.open(mission_id)
             asked = bool(rows)
             for row in rows:
@@ -229,7 +229,7 @@ class Drive:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(withdraw)
-            answer = await ask_at_terminal(self.screen, row)
+            answer = await ask_at_terminal(self.screen, row, lambda: approvals.show(approval_id, mission_id=mission_id))
             tasks.cancel_scope.cancel()
         if withdrawn:
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # half an answer to a question that is gone
@@ -238,9 +238,12 @@ class Drive:
         if answer is None:
             return False
         try:
-            await approvals.answer(approval_id, answer)
-        except Conflict as taken:  # at the same moment
+            row = await approvals.answer(approval_id, answer)
+        except Conflict as taken:  # at the same moment, or a second yes where another person must agree
             self.screen.note(taken.message)
+        else:
+            if answer != "denied" and (people := people_words(row)):
+                self.screen.note(f"{people} said yes")
         return True
 
     async def _pursue_several(self, runtime: Runtime, names: Sequence[str], rows: dict[str, dict[str, Any]]) -> None:
