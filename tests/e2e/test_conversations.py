@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -12,16 +13,17 @@ import anyio
 import pytest
 from cli_stage import Place
 from engine_stage import events_of, mission, outcomes, play, stage
-from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver import MCPServer
+from mcp.types import AudioContent, CallToolResult, ImageContent, TextContent
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
-from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, quickly, scripted, step
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, look, pursued, quickly, scripted, step
 from provider_usage import tokens_of
 
-from pursuit import Runtime, event, metric, tool
+from pursuit import Budget, Runtime, event, metric, tool
 from pursuit.cli.progress import words_of
 from pursuit.config.configuration import Configuration
 from pursuit.config.files import live_folder
-from pursuit.core.events import ConversationCompacted
+from pursuit.core.events import ConversationCompacted, WaitBegan
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.service.approvals import Approvals
 
@@ -211,24 +213,112 @@ def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
     assert "some words" in told(summaries[0])
 
 
-def test_images_are_content_where_the_model_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+@STREAM
+@pytest.mark.guarantee("window-is-managed")
+def test_a_request_that_the_provider_finds_too_long_is_cut_and_sent_again(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window that the mission names is wrong: the model has a smaller one."""
+
+    def answer(request: dict[str, Any]) -> Reply:
+        asked = len(endpoint.seen)
+        if (size := tokens_of(request["body"])) > 4_000:
+            refusals.append(size)
+            return Reply(status=400, text=f"prompt is too long: {size} tokens > 4000 maximum")
+        if "The conversation is about to be cut" in transcript(request)[-1].text:
+            return Reply(text="SUMMARY")
+        return calls(("world__file", {"at": str(asked)})) if asked < 9 else calls(("world__step", {}))
+
+    def file(at: str) -> str:
+        """Reads."""
+        return f"{at} " + "some words\n" * 350
+
+    refusals: list[int] = []
+    with scripted(monkeypatch, answer) as endpoint:
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": 40_000, "max_requests": 60}
+        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), file, step)
+    assert state.verdict_reason == "criteria_met"
+    assert 0 < len(refusals) < 5
+    assert any(cut.summary for cut in found[ConversationCompacted])
+    assert all(wait.until - wait.at < 0.001 for wait in found[WaitBegan]), "it is asked again at once"
+    assert state.estimated_tokens == 0, "what is refused is not charged"
+
+
+def test_a_first_message_that_is_too_long_fails_the_mission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, Reply(status=400, text="prompt is too long: 9 tokens > 8 maximum")) as endpoint:
+        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
+    assert (state.status, len(endpoint.seen)) == ("failed", 5)
+    assert "prompt is too long" in state.failure.error
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(400_000)
+PICTURES = {
+    "image": (ImageContent, "image/png", PNG, "image"),
+    "misnamed image": (ImageContent, "image/svg+xml", PNG, "image"),
+    "sound": (AudioContent, "audio/wav", b"RIFF\0\0\0\0WAVEfmt " + bytes(600), None),
+    "drawing": (ImageContent, "image/svg+xml", b"<svg>" + bytes(600), "left out: models take"),
+    "bytes": (ImageContent, "image/png", b"\x89\xff" + bytes(600), "left out: models take"),
+    "huge image": (ImageContent, "image/png", PNG * 10, "left out: it may have at most 5000000"),
+}
+
+
+def camera(kind: type[Any], name: str, data: bytes) -> MCPServer:
     server = MCPServer("eye")
 
     @server.tool()
-    def picture() -> Image:
+    def picture() -> CallToolResult:
         """Takes a picture."""
-        return Image(data=b"\x89PNG\r\n\x1a\n" + bytes(40), format="png")
+        block = kind(type=name[:5], data=base64.b64encode(data).decode(), mime_type=name)
+        return CallToolResult(content=[TextContent(type="text", text="Click."), block])
 
-    with scripted(monkeypatch, calls(("eye__picture", {})), Reply(text="I see.")) as endpoint:
+    return server
 
-        async def scene() -> None:
-            async with stage(tmp_path, servers={"eye": server}) as runtime:
-                wanted = mission(proposer=ANTHROPIC)
-                await runtime.service.run((await runtime.service.start(wanted)).session_id)
 
-        play(scene)
-    (result,) = endpoint.seen[1]["body"]["messages"][-1]["content"]
-    assert [block["type"] for block in result["content"]] == ["image"]
+@ALL
+@STREAM
+@pytest.mark.guarantee("images-are-content")
+def test_images_are_content_where_the_model_takes_them(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no model takes is left out and named; an image does not count as text."""
+    for place, (kind, name, data, wanted) in enumerate(PICTURES.values()):
+        (tmp_path / str(place)).mkdir()
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": 30_000}
+        budget = Budget(max_iterations=1, max_tokens=30_000)
+        with scripted(monkeypatch, calls(("eye__picture", {})), Reply(text="I see.")) as endpoint:
+            state, found, _rows, _made = pursued(
+                tmp_path / str(place),
+                mission(proposer=proposer, budget=budget),
+                servers={"eye": camera(kind, name, data)},
+            )
+        assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 2)
+        assert found[ConversationCompacted] == []
+        sent = json.dumps(endpoint.seen[1]["body"])
+        assert "Click." in sent
+        assert "image/svg+xml" not in sent or "[image/svg+xml" in sent
+        if wanted == "image":
+            assert base64.b64encode(data).decode() in sent
+            assert "image/png" in sent
+        elif wanted is not None:
+            assert wanted in told(endpoint.seen[1])
+
+
+@ALL
+def test_an_image_that_the_provider_cannot_read_is_left_out(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: dict[str, Any]) -> Reply:
+        if "image/png;base64" in (sent := json.dumps(request["body"])) or '"type": "base64"' in sent:
+            return Reply(status=400, text="Could not process image")
+        return calls(("eye__picture", {})) if len(endpoint.seen) == 1 else Reply(text="I see nothing.")
+
+    with scripted(monkeypatch, answer) as endpoint:
+        server = camera(ImageContent, "image/png", PNG[:1_000])
+        state, found, _rows, _made = pursued(tmp_path, mission(proposer=model), servers={"eye": server})
+    assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 3)
+    assert [len(cut.trimmed) for cut in found[ConversationCompacted]] == [1]
+    assert "[image/png, left out since]" in told(endpoint.seen[2])
 
 
 def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(

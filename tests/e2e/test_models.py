@@ -208,6 +208,30 @@ def test_a_fallback_is_asked_after_repeated_failures(tmp_path: Path, monkeypatch
     assert [one.fallback for one in found[WaitBegan]] == [None, 1]
 
 
+@pytest.mark.guarantee("an-outage-is-a-wait")
+@pytest.mark.parametrize("status", [503, 401])
+def test_after_the_last_fallback_the_first_model_is_asked_again(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: dict[str, Any]) -> Reply:
+        if request["shape"] != "openai-chat":
+            return failing(status)
+        return failing(503) if len(endpoint.seen) <= 2 else calls(("world__step", {}))
+
+    with scripted(monkeypatch, answer) as endpoint:
+        wanted = mission(
+            criteria=DONE,
+            proposer=asked(OPENAI, fallback=[ANTHROPIC]),
+            budget=Budget(max_iterations=1, max_wall_clock_seconds=20),
+        )
+        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=1))
+    assert state.verdict_reason == "criteria_met"
+    others = 2 if status == 503 else 1
+    assert [one.model for one in found[ModelAsked]] == [OPENAI, OPENAI, *[ANTHROPIC] * others, OPENAI]
+    skipped = [wait.detail for wait in found[WaitBegan] if "skipped, because it refuses" in wait.detail]
+    assert [ANTHROPIC in detail for detail in skipped] == [True] * (status == 401)
+
+
 @ALL
 @pytest.mark.guarantee("model-retries")
 def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed(

@@ -9,6 +9,7 @@ compaction. Every call of an answer has a result.
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
@@ -32,6 +33,17 @@ ARGUMENTS = 1_000
 LEAST_RESULT = 1_000
 WINDOW = 128_000
 """The context window of a model that nothing is known of."""
+MOST_MEDIA = 10
+LARGEST_MEDIA = 5_000_000
+"""Characters of an image in base64; Anthropic refuses larger ones."""
+_FORMATS = {
+    rb"\x89PNG\r\n": "image/png",
+    rb"\xff\xd8\xff": "image/jpeg",
+    rb"GIF8": "image/gif",
+    rb"RIFF.{4}WEBP": "image/webp",
+    rb"RIFF.{4}WAVE": "audio/wav",
+    rb"ID3|\xff[\xe2-\xfb]": "audio/mpeg",
+}
 RESULTS_SHARE = 0.4
 """How much of the window the results of one answer may have together."""
 
@@ -205,21 +217,60 @@ def result_text(result: Mapping[str, Any]) -> tuple[str, tuple[Media, ...]]:
     """The whole text of a result and its images and sounds; a structured result is shown once, as JSON."""
     media: list[Media] = []
     texts: list[str] = []
+    left_out: list[str] = []
     for block in cast("Sequence[Mapping[str, Any]]", result.get("content") or ()):
         match block.get("type"):
             case "text":
                 texts.append(str(block.get("text", "")))
             case "image" | "audio":
-                media.append(Media(str(block.get("mimeType", "")), str(block.get("data", ""))))
+                one = Media(str(block.get("mimeType", "")), str(block.get("data", "")))
+                known, why = _taken(one)
+                why = why or (f"a result has at most {MOST_MEDIA}" if len(media) >= MOST_MEDIA else "")
+                if why:
+                    left_out.append(f"[{one.type}, {len(one.data)} characters in base64, left out: {why}]")
+                else:
+                    media.append(known)
             case "resource":
                 inner = cast("Mapping[str, Any]", block.get("resource") or {})
                 texts.append(str(inner["text"]) if "text" in inner else f"[{inner.get('uri')}: binary]")
             case _:
                 texts.append(msgspec.json.encode(block).decode(errors="replace"))
     if result.get("structuredContent") is not None:
-        value = value_of(result)
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode(), tuple(media)
-    return "\n".join(texts), tuple(media)
+        texts = _with_structured(texts, result)
+    return "\n".join([*texts, *left_out]), tuple(media)
+
+
+def _with_structured(texts: list[str], result: Mapping[str, Any]) -> list[str]:
+    """The texts that say more than the structured content, and that; a single text in it is shown as it is."""
+    value = value_of(result)
+    inner = list(cast("Mapping[str, Any]", value).values()) if isinstance(value, Mapping) else value
+    parts = cast("list[Any]", inner) if isinstance(inner, list) else [inner]
+    if len(texts) == 1 and parts == texts:
+        return texts
+    known: list[Any] = [value, result["structuredContent"], *parts]
+    more = [text for text in texts if text not in known and _decoded(text) not in known]
+    return [*more, value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")]
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+def _taken(media: Media) -> tuple[Media, str]:
+    """An image or a sound as models take it, by what it is and not by what the tool calls it; or why it is left out."""
+    try:
+        body = binascii.a2b_base64(media.data, strict_mode=True)
+    except ValueError:
+        return media, "it is not valid base64"
+    kind = next((kind for begins, kind in _FORMATS.items() if re.match(begins, body, re.DOTALL)), None)
+    if kind is None:
+        return media, f"models take {', '.join(sorted(set(_FORMATS.values())))}"
+    if len(media.data) > LARGEST_MEDIA:
+        return media, f"it may have at most {LARGEST_MEDIA}"
+    return Media(kind, media.data), ""
 
 
 def _whole(call: CallRecord, result: Mapping[str, Any] | None) -> str:
@@ -363,9 +414,9 @@ class Transcript:
         number = short_id(record.call_id)
         if record.call_id in state.trimmed:
             read = f'{self._name_of(READ_RESULT)} with call_id "{number}" shows it'
-            return ToolMessage(
-                wanted, call.name, f"[{len(text)} characters, left out since; {read}]", failed=record.outcome != "ok"
-            )
+            left = [f"[{len(text)} characters, left out since; {read}]"] if text else []
+            left += [f"[{one.type}, left out since]" for one in media]
+            return ToolMessage(wanted, call.name, "\n".join(left), failed=record.outcome != "ok")
         shown = excerpt(text, most, call_id=number, read=self._name_of(READ_RESULT))
         if not shown.strip() and not media:
             shown = "(empty)"  # Anthropic refuses a text block without a text
@@ -387,8 +438,8 @@ def _opening(state: MissionState, first: str) -> list[str]:
     """What the conversation begins with: the first message and, once it was cut, the summary and the notes of then."""
     if not state.summary:
         return [first]
-    texts = [first, f"# What happened so far, in your own words\n\n{state.summary}"]
-    notes = "\n".join(f"- {note}" for note in state.notes_then)
+    texts = [first, f"# What happened so far, in your own words\n\n{quoted(state.summary)}"]
+    notes = "\n".join(quoted(f"- {note}") for note in state.notes_then)
     return [*texts, f"# Your notes\n\n{notes}"] if notes else texts
 
 

@@ -25,6 +25,7 @@ from pursuit.proposers.language import (
     Message,
     ModelRequest,
     Price,
+    Refusal,
     Rejected,
     Terms,
     ToolMessage,
@@ -139,9 +140,9 @@ class ProviderModel:
             try:
                 return self._read(await self._send(await self._model(), request), lost)
             except Rejected as failed:
-                if failed.key:  # the operator may repair it in the environment; other missions use the same client
+                if failed.kind == "key":  # the operator may repair it; other missions use the same client
                     await self.aclose()
-                raise Rejected(f"{self.name}: {failed}{_charged(lost)}", key=failed.key) from failed.__cause__
+                raise Rejected(f"{self.name}: {failed}{_charged(lost)}", failed.kind) from failed.__cause__
             except _Again as failed:
                 lost += failed.unknown
                 wait = pause if failed.after is None else failed.after
@@ -358,6 +359,9 @@ def _charged(lost: int) -> str:
     return f"; requests that were sent and not answered: {lost}, and whether the provider charges for them is not known"
 
 
+_REFUSALS: Mapping[int, Refusal] = {401: "key", 403: "key", 400: "content", 422: "content"}
+
+
 def _judged(error: Exception) -> Exception:
     """The error to raise: `_Again` if another try may help, now or later."""
     from pydantic_ai import exceptions as known  # noqa: PLC0415 - loaded with the first model
@@ -366,7 +370,9 @@ def _judged(error: Exception) -> Exception:
     passing = isinstance(error, known.ModelRateLimitError | known.ModelQuotaExceededError | known.ModelUnavailableError)
     refused = isinstance(error, known.ModelRequestRejectedError) or 400 <= status < 500
     if refused and not passing and status not in (408, 409, 429):
-        return Rejected(_plain(error), key=status in (401, 403))
+        if isinstance(error, known.ModelContextWindowExceededError) or status == 413:
+            return Rejected(_plain(error), "length")
+        return Rejected(_plain(error), _REFUSALS.get(status, "other"))
     broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
     unknown = broken or isinstance(error, known.ModelRequestTimeout)
     return _Again(_plain(error), getattr(error, "retry_after", None), unknown=unknown)
