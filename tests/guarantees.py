@@ -194,4 +194,5 @@ GUARANTEES = {
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
     "images-are-content": "An image reaches a model that takes it; what none takes is left out and named, and no request fails for it.",
+    "the-model-is-told-what-changed": "A model is told the output of a check that fails, and once in a turn which cap runs out.",
 }

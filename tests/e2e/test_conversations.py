@@ -6,13 +6,14 @@ import base64
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from cli_stage import Place
-from engine_stage import events_of, mission, outcomes, play, stage
+from engine_stage import driving, events_of, mission, outcomes, play, repeat, stage
 from mcp.server.mcpserver import MCPServer
 from mcp.types import AudioContent, CallToolResult, ImageContent, TextContent
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
@@ -23,8 +24,9 @@ from pursuit import Budget, Runtime, event, metric, tool
 from pursuit.cli.progress import words_of
 from pursuit.config.configuration import Configuration
 from pursuit.config.files import live_folder
-from pursuit.core.events import ConversationCompacted, WaitBegan
+from pursuit.core.events import ConversationCompacted, ModelAsked, WaitBegan
 from pursuit.policy.rules import OperatorPolicy
+from pursuit.proposers.conversation import result_text
 from pursuit.service.approvals import Approvals
 
 pytestmark = pytest.mark.usefixtures("quick_python")
@@ -119,6 +121,7 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
     assert "place 5 and more" not in last
     assert status["notes"] == ["The key is under the mat."]
     assert all(row["exact"] for row in shown["requests"]), "also across the cuts"
+    assert sum(row["purpose"] == "summary" for row in shown["requests"]) == len(summaries)
 
 
 def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,6 +394,90 @@ def test_model_missions_of_the_release_before_go_on(tmp_path: Path, monkeypatch:
     play(scene)
 
 
+@pytest.mark.guarantee("prompt-shows-what-is-sent")
+def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lessons, without the tools that do not fit, and also if a summary is due."""
+
+    def long(at: str) -> str:
+        return f"{at} " + "some words\n" * 700
+
+    def answer(request: dict[str, Any]) -> Reply:
+        if "The conversation is about to be cut" in transcript(request)[-1].text:
+            return Reply(fault="hang")
+        return calls(("world__long", {"at": str(len(endpoint.seen))}))
+
+    async def scene() -> None:
+        async with stage(tmp_path, look, long, step, settings={"tools_bytes": 400}) as runtime:
+            service = runtime.service
+            steps = {"directive": "Take steps", "criteria": [metric("steps") >= 1]}
+            await service.run((await service.start(mission(**steps, proposer=repeat("world.step")))).session_id)
+            proposer = {"kind": "model", "model": OPENAI, "window": 8_000, "max_requests": 50}
+            wanted = mission(**{**steps, "criteria": [metric("steps") >= 2]}, proposer=proposer)
+            mission_id = (await service.start(wanted)).session_id
+            first = (await service.prompt(mission_id))["requests"]
+            async with driving(runtime, mission_id):
+                while "about to be cut" not in (endpoint.prompts() or [""])[-1]:
+                    await anyio.to_thread.run_sync(endpoint.arrived.acquire)
+                await service.pause(mission_id)
+            then = (await service.prompt(mission_id))["requests"]
+            asked = await events_of(runtime, mission_id, ModelAsked)
+            assert [row["digest"] for row in (*first, *then)] == [asked[0].digest, asked[-1].digest]
+            assert then[0]["purpose"] == "summary"
+            opening = first[0]["messages"][0]["text"]
+            assert "# Lessons of earlier missions" in opening
+            assert "There is no room to describe these tools of the mission: world__step" in opening
+
+    with scripted(monkeypatch, answer) as endpoint:
+        play(scene)
+
+
+@ALL
+@STREAM
+@pytest.mark.guarantee("the-model-is-told-what-changed")
+def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "print('much output ' * 500); print('AssertionError: 5 is not 6'); raise SystemExit(1)"
+    check = {"criterion_id": "tests", "kind": "check", "command": [sys.executable, "-c", code]}
+    looks = [calls(*[("world__look", {"at": f"{place} {more}"}) for more in range(4)]) for place in range(4)]
+    with scripted(monkeypatch, *looks, Reply(text="Done.")) as endpoint:
+        wanted = mission(
+            criteria=[check],
+            proposer={"kind": "model", "model": model, "stream": stream},
+            budget=Budget(max_iterations=2, max_tool_calls=20),
+        )
+        pursued(tmp_path, wanted)
+    told_at_the_end = endpoint.prompts()
+    warned = [place for place, text in enumerate(told_at_the_end) if "Running out: max_tool_calls" in text]
+    assert warned == [4, 5], "once in each iteration"
+    assert "> AssertionError: 5 is not 6" in told_at_the_end[5]
+    assert len(told_at_the_end[5]) < 4_000
+
+
+def test_a_model_with_too_many_notes_is_told_which_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = [calls(*[("pursuit__note", {"text": f"note {place}"}) for place in range(100)])]
+    notes.append(calls(("pursuit__note", {"text": "one more"})))
+    with scripted(monkeypatch, *notes, Reply(text="Enough.")) as endpoint:
+        state, _found, _rows, _made = pursued(tmp_path, mission(proposer=OPENAI))
+    assert (len(state.notes), state.notes[0], state.notes[-1]) == (100, "note 1", "one more")
+    assert "noted; 100 notes are kept, so the oldest one is gone" in endpoint.prompts()[-1]
+
+
+def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
+    def shown(structured: Any, *texts: str) -> str:
+        blocks = [{"type": "text", "text": text} for text in texts]
+        return result_text({"content": blocks, "structuredContent": structured})[0]
+
+    assert shown({"a": [1, 2]}, '{\n "a": [1, 2]\n}') == '{"a":[1,2]}'
+    assert shown({"result": [1, "x"]}, "1", "x") == '[1,"x"]'
+    assert shown({"result": 3}, "3") == "3"
+    assert shown({"content": "line\nline"}, "line\nline") == "line\nline"
+    assert (
+        shown({"rows": 3}, "Only the first 3 of 900 rows.", '{"rows": 3}')
+        == 'Only the first 3 of 900 rows.\n{"rows":3}'
+    )
+
+
 MISSION = """
 directive = "Look, then step"
 proposer = "openai:gpt-4o-mini"
@@ -421,11 +508,13 @@ def test_prompt_and_replay_on_the_command_line(tmp_path: Path, monkeypatch: pyte
         mission_id = out.strip()
         assert "the budget allows at most 24 requests" in notes
         (following,) = place.json("prompt", mission_id)["requests"]
-        assert (following["request"], "rec__step" in following["tools"]) == (0, True), "before anything was sent"
+        assert following["request"] == 0, "before anything was sent"
+        (stepping,) = [tool for tool in following["tools"] if tool["name"] == "rec__step"]
+        assert set(stepping["schema"]["properties"]) == {"key", "ms"}
         place.ask("resume", mission_id)
         rows = place.json("prompt", mission_id, "--iteration", "0")["requests"]
         assert [row["exact"] for row in rows] == [True, True]
-        assert rows[0]["messages"] == following["messages"]
+        assert rows[0]["digest"] == following["digest"]
         assert rows[0]["messages"][0]["text"] == transcript(endpoint.seen[0])[1].text
         assert rows[1]["used"]["input"] > 0
         assert "first message\t" in place.ask("prompt", mission_id, "--iteration", "0", "--tokens")[0]

@@ -295,7 +295,7 @@ def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatc
     stalled = Reply(fault="stall", text="It begins, and then it says no more.")
     with scripted(monkeypatch, stalled, calls(("world__step", {}))) as endpoint:
         wanted = mission(criteria=DONE, proposer=model)
-        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(first_pause=0.01, stall=0.5))
+        state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_stall": 0.5})
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
     assert found[ModelAnswered][0].answer.lost == 1
     assert state.estimated_tokens == found[ModelAsked][0].estimate > 0, "the first one may have to be paid"

@@ -60,6 +60,7 @@ def quickly(service: Service, retries: Retries = QUICK, patience: Patience = PAT
     choice = service.driver.proposer_for
     assert isinstance(choice, Choice)
     assert isinstance(choice.models, Providers)
+    retries = replace(retries, stall=min(retries.stall, choice.models.retries.stall))
     choice = replace(choice, models=replace(choice.models, retries=retries), patience=patience)
     driver = replace(service.driver, proposer_for=choice, ready=choice.ready)
     return replace(service, models=choice.models, driver=driver)

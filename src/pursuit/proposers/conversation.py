@@ -18,10 +18,11 @@ import msgspec
 
 from pursuit.core.approvals import approval_id
 from pursuit.core.best import Candidate, violations
-from pursuit.core.criteria import AnyCriterion, MetricThreshold, MetricTrend, describe
+from pursuit.core.criteria import AnyCriterion, Check, MetricThreshold, MetricTrend, describe
 from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall
 from pursuit.core.mission import NOTE, READ_RESULT
 from pursuit.core.observe import value_of
+from pursuit.core.report import output_tail
 from pursuit.core.state import CallRecord, Exchange, MissionState
 from pursuit.core.truncate import cut_text, cut_to
 from pursuit.proposers.language import AssistantMessage, Measured, Media, Message, ToolMessage, UserMessage
@@ -29,6 +30,10 @@ from pursuit.proposers.language import AssistantMessage, Measured, Media, Messag
 CHARACTERS = 4
 """Characters of a token, for limits that must not depend on what a provider counted."""
 EVIDENCE = 600
+PRINTED = 2_000
+"""Characters of the output of a check that says no."""
+LOW = 0.8
+"""How much of a cap is used when the model is told that it runs out."""
 ARGUMENTS = 1_000
 LEAST_RESULT = 1_000
 WINDOW = 128_000
@@ -145,23 +150,25 @@ def quoted(text: str) -> str:
 
 
 def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str], str]) -> str:
-    """What changed since the model was last told: how all stands in a new iteration, in one the operator's words."""
+    """What changed since the model was last told: how all stands if an iteration begins, else what runs out."""
     words = [f"The operator says: {word}" for word in state.words[state.words_told :]]
     if state.open is not None:
-        return "\n".join(words)
+        return "\n".join([*_running_out(state), *words])
     say = _renamed(tools, name_of)
     rows = [f"Iteration {state.iteration_count} begins."]
     last = state.last
     if last is not None and last.failed:
         rows.append("Your last answer led to nothing: " + "; ".join(last.failed))
     if state.last_ended is not None:
-        rows += [f"- {say(_standing(state, one))}" for one in state.mission.criteria]
+        for one in state.mission.criteria:
+            rows.append(f"- {say(_standing(state, one))}")
+            rows += [quoted(printed)] if (printed := _printed(state, one)) else []
         if state.last_ended.rationale:
             rows.append(quoted(cut_text(state.last_ended.rationale, EVIDENCE)))
     rows += [f"Warning: {say(text)}" for place, text in state.raised if place == state.iteration_count - 1]
     rows += [say(row) for row in _best(state)]
-    rows.append(f"Used so far: {_budget(state)}.")
-    return "\n".join([*rows, *words])
+    rows.append(f"Used so far: {', '.join(_budget(state).values()) or 'nothing that has a cap'}.")
+    return "\n".join([*rows, *_running_out(state), *words])
 
 
 def _standing(state: MissionState, criterion: AnyCriterion) -> str:
@@ -175,6 +182,16 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
     if result.status == "met":
         return f"{name}: met"
     return f"{name}: {result.status} {_json(result.evidence, EVIDENCE)}"
+
+
+def _printed(state: MissionState, criterion: AnyCriterion) -> str:
+    """The end of what the command or the tool of a check printed, if the check says no."""
+    result = state.results.get(criterion.criterion_id)
+    if state.last is None or not isinstance(criterion, Check) or result is None or result.status == "met":
+        return ""
+    asked = [call for call in state.last.calls.values() if call.criterion_id == criterion.criterion_id]
+    lines = [line for call in asked[-1:] for line in output_tail(call.result) or [call.error or ""]]
+    return "\n".join(lines)[-PRINTED:].strip()
 
 
 def _best(state: MissionState) -> list[str]:
@@ -192,17 +209,33 @@ def _point(point: Candidate) -> str:
     return f"{point.tool} {_json(point.args, ARGUMENTS)} gave {_json(point.metrics, EVIDENCE)}"
 
 
-def _budget(state: MissionState) -> str:
-    """Each cap with what is used of it; time in whole seconds, so that equal states look equal."""
-    used: dict[str, Any] = {
+def _used(state: MissionState) -> dict[str, float]:
+    """What is used of each cap; time in whole seconds, so that equal states look equal."""
+    return {
         "max_iterations": state.iteration_count,
         "max_wall_clock_seconds": int(state.wall_clock),
         "max_tool_calls": state.tool_calls,
         "max_tokens": state.tokens,
-        "max_cost_usd": "unknown" if state.unpriced else state.cost_usd,
+        "max_cost_usd": state.cost_usd,
     }
-    caps = [f"{name} {used[name]} of {cap:g}" for name, cap in state.budget.items() if cap != -1]
-    return ", ".join(caps) or f"{state.iteration_count} iterations, without a cap"
+
+
+def _budget(state: MissionState) -> dict[str, str]:
+    """Each cap with what is used of it."""
+    used: dict[str, Any] = _used(state) | ({"max_cost_usd": "unknown"} if state.unpriced else {})
+    return {name: f"{name} {used[name]} of {cap:g}" for name, cap in state.budget.items() if cap != -1}
+
+
+def _running_out(state: MissionState) -> list[str]:
+    """The caps of which little is left, each told once in an iteration."""
+    told = [one.said for one in state.exchanges if one.iteration == state.current_index]
+    rows = {name: f"Running out: {row}" for name, row in _budget(state).items()}
+    used = _used(state)
+    return [
+        row
+        for name, row in rows.items()
+        if used[name] >= LOW * state.budget[name] and not any(f"Running out: {name} " in text for text in told)
+    ]
 
 
 def _json(value: Any, most: int) -> str:

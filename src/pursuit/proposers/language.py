@@ -234,6 +234,8 @@ class ModelRequest:
     purpose: Request = "turn"
     replaces: int = 0
     """How many of the oldest exchanges the answer replaces, if it is a summary."""
+    compactions: int = 0
+    """How often the conversation was cut before."""
     stream: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cache_key: str = ""

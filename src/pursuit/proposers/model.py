@@ -219,6 +219,7 @@ class AskModel:
             first=first,
             said=said,
             words_told=len(state.words),
+            compactions=state.compactions,
             window=self._window(state, self._models[0]),
             stream=model is not None and model.stream,
             settings={} if model is None else model.settings,

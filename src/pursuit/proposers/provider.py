@@ -22,7 +22,6 @@ from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.proposers.language import (
     OWN_SETTINGS,
     AssistantMessage,
-    Message,
     ModelRequest,
     Price,
     Refusal,
@@ -103,7 +102,6 @@ class ProviderModel:
     retries: Retries = Retries()
     window: int | None = None
     _live: Model | None = None
-    _made: dict[int, tuple[Message, ModelMessage]] = field(default_factory=dict[int, "tuple[Message, ModelMessage]"])
 
     @property
     def terms(self) -> Terms:
@@ -227,24 +225,20 @@ class ProviderModel:
             return response
         raise _Again(f"the stream of the answer stalled for {self.retries.stall:g} s", None, unknown=True)
 
-    def _messages(self, request: ModelRequest) -> list[ModelMessage]:
+    @staticmethod
+    def _messages(request: ModelRequest) -> list[ModelMessage]:
         """The conversation in the library's form; results and the words after them are one message."""
         from pydantic_ai.messages import ModelRequest as Asked  # noqa: PLC0415 - loaded with the first model
 
-        kept: dict[int, tuple[Message, ModelMessage]] = {}
         found: list[ModelMessage] = []
         parts: list[Any] = []
         for message in request.messages:
             if not isinstance(message, AssistantMessage):
                 parts.append(_part(message))
                 continue
-            known = self._made.get(id(message))
-            made = known[1] if known is not None and known[0] is message else _response(message.answer)
-            kept[id(message)] = (message, made)
             found += [Asked(parts=parts)] if parts else []
-            found.append(made)
+            found.append(_response(message.answer))
             parts = []
-        self._made = kept
         return [*found, Asked(parts=parts, instructions=request.system)]
 
     def _read(self, response: ModelResponse, lost: int) -> ModelAnswer:
