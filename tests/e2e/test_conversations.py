@@ -44,9 +44,10 @@ def book() -> str:
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("results-can-be-read-on")
 def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scripted model reads on as the result itself tells it, until nothing follows."""
     parts: list[str] = []
@@ -69,7 +70,7 @@ def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
         return calls(("pursuit__read_result", {"call_id": parts[0], "offset": len("".join(parts[1:]))}))
 
     with scripted(monkeypatch, answer):
-        proposer = {"kind": "model", "model": model, "max_requests": 50}
+        proposer = {"kind": "model", "model": model, "stream": stream, "max_requests": 50}
         state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), book, step)
     assert state.verdict_reason == "criteria_met"
     assert "".join(parts[1:]) == BOOK
@@ -77,10 +78,11 @@ def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("window-is-managed")
 @pytest.mark.guarantee("operators-words-are-whole")
 def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goal = "Look around. " + "This sentence of the goal is long. " * 20
 
@@ -94,10 +96,17 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
             return Reply(text=f"SUMMARY {asked}: I looked up to {asked}.")
         if asked == 1:
             return calls(("pursuit__note", {"text": "The key is under the mat."}))
-        return calls(("world__long", {"at": f"place {asked}"})) if asked < 40 else calls(("world__step", {}))
+        return calls(("world__long", {"at": f"place {asked}"})) if asked < 32 else calls(("world__step", {}))
 
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": model, "window": 8_000, "max_requests": 50, "max_tokens": 500}
+        proposer = {
+            "kind": "model",
+            "model": model,
+            "stream": stream,
+            "window": 8_000,
+            "max_requests": 50,
+            "max_tokens": 500,
+        }
         proposer["instructions"] = "Be quick."
         wanted = mission(criteria=DONE, directive=goal, proposer=proposer)
 
@@ -179,9 +188,10 @@ def test_results_in_blobs_are_measured_by_what_is_shown_of_them(
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("window-is-managed")
 def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four results of 10 % of the window each come when it is almost full: all of it together is too much."""
     window = 40_000
@@ -201,13 +211,13 @@ def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
             return Reply(text="SUMMARY")
         if summaries:
             return calls(("world__step", {}))
-        if tokens_of(request["body"]) < 26_600:
-            return calls(("world__small", {"at": asked}))
+        if (size := tokens_of(request["body"])) < 26_600:
+            return calls(*[("world__small", {"at": f"{asked} {place}"}) for place in range(8 if size < 23_000 else 1)])
         return calls(*[("world__big", {"at": f"{asked} {place}"}) for place in range(4)])
 
     summaries: list[dict[str, Any]] = []
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": model, "window": window, "max_requests": 130}
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": window, "max_requests": 130}
         state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), big, small, step)
     assert state.verdict_reason == "criteria_met"
     assert summaries
@@ -308,8 +318,9 @@ def test_images_are_content_where_the_model_takes_them(
 
 
 @ALL
+@STREAM
 def test_an_image_that_the_provider_cannot_read_is_left_out(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(request: dict[str, Any]) -> Reply:
         if "image/png;base64" in (sent := json.dumps(request["body"])) or '"type": "base64"' in sent:
@@ -318,14 +329,18 @@ def test_an_image_that_the_provider_cannot_read_is_left_out(
 
     with scripted(monkeypatch, answer) as endpoint:
         server = camera(ImageContent, "image/png", PNG[:1_000])
-        state, found, _rows, _made = pursued(tmp_path, mission(proposer=model), servers={"eye": server})
+        state, found, _rows, _made = pursued(
+            tmp_path, mission(proposer={"kind": "model", "model": model, "stream": stream}), servers={"eye": server}
+        )
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 3)
     assert [len(cut.trimmed) for cut in found[ConversationCompacted]] == [1]
     assert "[image/png, left out since]" in told(endpoint.seen[2])
 
 
+@ALL
+@STREAM
 def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = calls(("world__look", {"at": "x"})), calls(("world__step", {"key": "b"})), Reply(text="Done.")
 
@@ -333,7 +348,9 @@ def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
         config = Configuration(policy=OperatorPolicy(mode="ask"))
         seen = tool(read_only=True)(look)
         wanted = mission(
-            criteria=[metric("steps") >= 1, event("never")], proposer=OPENAI, policy={"ask": ["world.step"]}
+            criteria=[metric("steps") >= 1, event("never")],
+            proposer={"kind": "model", "model": model, "stream": stream},
+            policy={"ask": ["world.step"]},
         )
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"world": [seen, step]}) as runtime:
             mission_id = (await runtime.service.start(wanted)).session_id
@@ -353,13 +370,14 @@ def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
         play(lambda: scene(endpoint))
 
 
-def test_the_words_are_there_while_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stalled = Reply(fault="stall", text="These words come one after the other, " * 4)
 
     async def scene() -> None:
         with scripted(monkeypatch, stalled) as endpoint:
             async with stage(tmp_path, step) as runtime:
-                mission_id = (await runtime.service.start(mission(criteria=DONE, proposer=OPENAI))).session_id
+                mission_id = (await runtime.service.start(mission(criteria=DONE, proposer=model))).session_id
                 live = live_folder(runtime.state_path)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(runtime.service.run, mission_id)
@@ -480,7 +498,7 @@ def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
 
 MISSION = """
 directive = "Look, then step"
-proposer = "openai:gpt-4o-mini"
+proposer = {{ kind = "model", model = "{model}", stream = {stream} }}
 allow_all_tools = true
 [budget]
 max_iterations = 3
@@ -495,13 +513,20 @@ env = {{ RECORD = "{record}" }}
 """
 
 
+@ALL
+@STREAM
 @pytest.mark.guarantee("prompt-shows-what-is-sent")
 @pytest.mark.guarantee("replays-without-a-provider")
-def test_prompt_and_replay_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_and_replay_on_the_command_line(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Path(__file__).parents[1] / "servers" / "recorder.py"
     place = Place(tmp_path)
     place.write("pursuit.toml", '[policy]\nmode = "auto"\n')
-    place.write("mission.toml", MISSION.format(recorder=recorder, record=tmp_path / "record"))
+    place.write(
+        "mission.toml",
+        MISSION.format(model=model, stream=str(stream).lower(), recorder=recorder, record=tmp_path / "record"),
+    )
     replies = calls(("rec__look", {"key": "b"})), calls(("rec__step", {"key": "a", "ms": 1}))
     with scripted(monkeypatch, *replies) as endpoint:
         out, notes = place.ask("start", "mission.toml")
