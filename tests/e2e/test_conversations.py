@@ -489,6 +489,7 @@ def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
     assert shown({"a": [1, 2]}, '{\n "a": [1, 2]\n}') == '{"a":[1,2]}'
     assert shown({"result": [1, "x"]}, "1", "x") == '[1,"x"]'
     assert shown({"result": 3}, "3") == "3"
+    assert shown({"result": ["x"]}, "x") == '["x"]'
     assert shown({"content": "line\nline"}, "line\nline") == "line\nline"
     assert (
         shown({"rows": 3}, "Only the first 3 of 900 rows.", '{"rows": 3}')

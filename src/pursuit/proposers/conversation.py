@@ -278,7 +278,7 @@ def _with_structured(texts: list[str], result: Mapping[str, Any]) -> list[str]:
     value = value_of(result)
     inner = list(cast("Mapping[str, Any]", value).values()) if isinstance(value, Mapping) else value
     parts = cast("list[Any]", inner) if isinstance(inner, list) else [inner]
-    if len(texts) == 1 and parts == texts:
+    if len(texts) == 1 and parts == texts and not isinstance(value, list):
         return texts
     known: list[Any] = [value, result["structuredContent"], *parts]
     more = [text for text in texts if text not in known and _decoded(text) not in known]
