@@ -12,6 +12,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, cast
 
 import msgspec
@@ -228,7 +229,8 @@ def _budget(state: MissionState) -> dict[str, str]:
 
 def _running_out(state: MissionState) -> list[str]:
     """The caps of which little is left, each told once in an iteration."""
-    told = [one.said for one in state.exchanges if one.iteration == state.current_index]
+    now = takewhile(lambda one: one.iteration == state.current_index, reversed(state.exchanges))
+    told = [one.said for one in now]
     rows = {name: f"Running out: {row}" for name, row in _budget(state).items()}
     used = _used(state)
     return [
