@@ -229,15 +229,14 @@ def _budget(state: MissionState) -> dict[str, str]:
 
 def _running_out(state: MissionState) -> list[str]:
     """The caps of which little is left, each told once in an iteration."""
-    now = takewhile(lambda one: one.iteration == state.current_index, reversed(state.exchanges))
-    told = [one.said for one in now]
-    rows = {name: f"Running out: {row}" for name, row in _budget(state).items()}
     used = _used(state)
-    return [
-        row
-        for name, row in rows.items()
-        if used[name] >= LOW * state.budget[name] and not any(f"Running out: {name} " in text for text in told)
-    ]
+    low = {name for name, cap in state.budget.items() if cap != -1 and used[name] >= LOW * cap}
+    if not low:
+        return []
+    now = takewhile(lambda one: one.iteration == state.current_index, reversed(state.exchanges))
+    told = "\n".join(one.said for one in now)
+    rows = {name: f"Running out: {row}" for name, row in _budget(state).items() if name in low}
+    return [row for name, row in rows.items() if f"Running out: {name} " not in told]
 
 
 def _json(value: Any, most: int) -> str:
