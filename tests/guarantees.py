@@ -198,4 +198,6 @@ GUARANTEES = {
     "two-people-are-two": "Where a rule requires two people, one person counts once, a no of anyone refuses, and both answers outlive the process.",
     "an-approver-sees-everything": "A person can see the arguments of each question whole, and a yes to one that was cut needs that first.",
     "clients-have-ceilings": "No client begins, drives, uses or stores more than the operator's [limits], whatever it sends at once, also after a restart.",
+    "images-are-content": "An image reaches a model that takes it; what none takes is left out and named, and no request fails for it.",
+    "the-model-is-told-what-changed": "A model is told the output of a check that fails, and once in a turn which cap runs out.",
 }

@@ -65,6 +65,7 @@ SETTINGS = (
     "task_ttl_max",
     "task_log_mb",
     "model_timeout",
+    "model_stall",
     "tools_bytes",
     "memory_lessons",
 )
