@@ -193,4 +193,6 @@ GUARANTEES = {
     "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
+    "loopback-asks-for-a-token": "A server over HTTP asks each client for a token, on loopback too, and makes one on first use.",
+    "a-socket-serves-its-user": "A unix socket serves the user that runs the server; the kernel names the peer, and others are refused.",
 }

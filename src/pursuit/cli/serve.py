@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,15 +27,21 @@ DEFAULT_PORT = 8765
 HttpOption = Annotated[
     bool, typer.Option("--http", help="Serve streamable HTTP at /mcp (default: stdio, as clients start it).")
 ]
-HostOption = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a token.")
-]
+HostOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")]
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")]
 AllowHostOption = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Accept this Host header; repeatable.")]
 RequireTokenOption = Annotated[
-    bool, typer.Option("--require-token", help="Require a bearer token on loopback too (see `pursuit token`).")
+    bool,
+    typer.Option(
+        "--require-token/--no-token",
+        help="Ask for a bearer token (`pursuit token`); or not, on loopback alone: every local user can use it then.",
+    ),
 ]
-_HTTP_OPTIONS = ("allow_host", "require_token", "host", "port")
+SocketOption = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Serve HTTP on this unix socket, to your own user only, without a token."),
+]
+_TCP_OPTIONS = ("allow_host", "require_token", "host", "port")
 
 app = typer.Typer()
 token_app = typer.Typer(
@@ -54,7 +61,8 @@ def serve(
     host: HostOption = DEFAULT_HOST,
     port: PortOption = DEFAULT_PORT,
     allow_host: AllowHostOption = None,
-    require_token: RequireTokenOption = False,
+    require_token: RequireTokenOption = True,
+    socket: SocketOption = None,
     mission_id: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +99,7 @@ def serve(
     gc.freeze()
     gc.enable()
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
-    faults = [] if http else without_http(context)
+    faults = transport_faults(context, http=http, socket=socket)
     gateway_only = [("--tool-search", tool_search), ("--plain-names", plain_names)]
     faults += [Fault(field=name, reason="goes with --gateway") for name, given in gateway_only if given and not gateway]
     if gateway and mission_id is not None:
@@ -99,8 +107,10 @@ def serve(
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
     door = None
-    if http:
-        door = http_door(context, host=host, port=port, allow_host=allow_host, require_token=require_token)
+    if http or socket is not None:
+        door = http_door(
+            context, host=host, port=port, allow_host=allow_host, require_token=require_token, socket=socket
+        )
     elif sys.stdin.isatty():
         typer.echo(
             "MCP on this terminal; a client starts this itself: pursuit install --help. Or try --http.", err=True
@@ -112,12 +122,12 @@ def serve(
         from pursuit.server.gateway.upstreams import GatewayOptions
 
         spelling = "escaped" if plain_names else "dotted"
-        options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
+        options = GatewayOptions(alone=door is None, spelling=spelling, search=tool_search, reloads=reloads)
     context.trust_here(schedules=True)
 
     async def work() -> None:
         runtime = context.driving(mode, only=mission_id)
-        await serving(runtime, door, gateway=options, listening=print_address(context))
+        await serving(runtime, door, gateway=options, listening=print_address(context, door))
 
     serve_until_stopped(work, hang_up=not reloads)
 
@@ -134,32 +144,62 @@ def serve_until_stopped(work: Callable[[], Awaitable[None]], *, hang_up: bool = 
         logs.event(logging.getLogger(__name__), logging.INFO, "stopped", signal=stop.number)
 
 
-def without_http(context: Context) -> list[Fault]:
-    """The options that mean nothing over stdio and were given, even with their default values."""
+def transport_faults(context: Context, *, http: bool, socket: Path | None) -> list[Fault]:
+    """The options that mean nothing for this transport and were given, even with their default values."""
     from pursuit.errors import Fault
 
-    sources = {name: context.click.get_parameter_source(name) for name in _HTTP_OPTIONS}
-    given = [f"--{name.replace('_', '-')}" for name, source in sources.items() if source and source.name != "DEFAULT"]
-    return [Fault(field=name, reason="goes with --http") for name in (*given, *(["--json"] if context.json else []))]
+    sources = {name: context.click.get_parameter_source(name) for name in _TCP_OPTIONS}
+    given = [_spelt(context, name) for name, source in sources.items() if source and source.name != "DEFAULT"]
+    if socket is not None:
+        return [
+            Fault(field=name, reason="does not go with --socket") for name in (*given, *(["--http"] if http else []))
+        ]
+    given += ["--json"] if context.json else []
+    return [] if http else [Fault(field=name, reason="goes with --http") for name in given]
+
+
+def _spelt(context: Context, name: str) -> str:
+    return "--no-token" if context.click.params.get(name) is False else f"--{name.replace('_', '-')}"
 
 
 def http_door(
-    context: Context, *, host: str, port: int, allow_host: Sequence[str] | None, require_token: bool
+    context: Context,
+    *,
+    host: str,
+    port: int,
+    allow_host: Sequence[str] | None,
+    require_token: bool,
+    socket: Path | None,
 ) -> HttpBinding:
-    """Where HTTP clients connect; raises `InvalidArgument` for an address that needs a token if there is none."""
+    """Where HTTP clients connect, with a new token if there is none; other machines need one that a person made."""
     from pursuit.server.bind import HttpBinding, check_bind, resolve
 
     tokens = _tokens(context)
-    needed = tokens if require_token or not resolve(host).is_loopback else None
+    if socket is not None:
+        return HttpBinding(unix_socket=socket, operators=tokens)
+    needed = tokens if require_token else None
     check_bind(host, needed)
-    return HttpBinding(host=host, port=port, tokens=needed, operators=tokens, allowed_hosts=allow_host or ())
+    made = tokens.local_if_needed() if require_token and resolve(host).is_loopback else None
+    return HttpBinding(
+        host=host, port=port, tokens=needed, operators=tokens, allowed_hosts=allow_host or (), new_token=made
+    )
 
 
-def print_address(context: Context) -> Callable[[str], None]:
-    """A callback that prints the server's address as JSON, if `--json` asks for it."""
+def print_address(context: Context, door: HttpBinding | None) -> Callable[[str], None]:
+    """A callback that prints a token that was made for the server, and with `--json` the server's address."""
 
     def listening(url: str) -> None:
-        context.screen.answer({"transport": "http", "url": url})
+        if door is None:
+            return
+        where = {} if door.unix_socket is None else {"socket": str(door.unix_socket)}
+        made = {} if door.new_token is None else {"token": door.new_token}
+        screen = context.screen
+        if screen.answer({"transport": "http", "url": url, **where, **made}) or door.new_token is None:
+            return
+        screen.fact("token", door.new_token)
+        screen.fact("header", f"Authorization: Bearer {door.new_token}")
+        screen.fact("kept in", _tokens(context).local_file)
+        screen.fact("for a client", context.command("install", "CLIENT", "--http"))
 
     return listening
 

@@ -106,14 +106,16 @@ def _data(error: PursuitError) -> dict[str, Any]:
 
 def caller_of(ctx: Context) -> Caller:
     """The caller: a token's name, or without tokens the user that runs the server."""
-    over_http = ctx.request is not None
+    request = ctx.request
+    server = None if request is None else request.scope.get("server")
+    # A unix socket has a path and no port (ASGI, HTTP connection scope); its peer is the user that runs the server.
+    transport = "stdio" if request is None else "http" if server is None or server[1] is not None else "socket"
     token = get_access_token()
-    who = token.client_id if token is not None else "anyone on this machine" if over_http else user_name()
+    who = token.client_id if token is not None else "anyone on this machine" if transport == "http" else user_name()
     params = ctx.session.client_params
     client = None
     if params is not None:
         client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
-    transport = "http" if over_http else "stdio"
     if token is None:
         return Caller(who=who, transport=transport, client=client, subject=local_subject())
     subject = None if OPERATOR_SCOPE in token.scopes else f"token:{token.subject or token.client_id}"

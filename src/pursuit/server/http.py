@@ -1,7 +1,8 @@
 """Serves MCP over HTTP: one endpoint for both protocol eras, behind bearer tokens.
 
 A handler gets the token of its request from `mcp.server.auth.middleware.auth_context.get_access_token()`, in both eras:
-`client_id` is the token's name; None means that the server asks for no tokens.
+`client_id` is the token's name; None means that the server asks for no tokens. A unix socket asks for none: there the
+kernel names the user, and only the one that runs the server is let in.
 Invariant: cancelling `serve_http` cancels every request at once, and no client delays the end by more than the grace;
 a handler may shield what it must still record, for no longer than that.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -39,7 +41,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from pursuit import __version__
 from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.errors import PursuitError
-from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
+from pursuit.server.bind import PATH, HttpBinding, peer_uid
 from pursuit.server.errors import OPERATOR_SCOPE, without_surrogates
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import Tokens
@@ -251,27 +253,25 @@ async def serve_http(
     """
 
     def accepting() -> None:
-        url = address.url(bound)
-        event(_log, logging.INFO, "listening", url=url)
+        where = {} if door.unix_socket is None else {"socket": str(door.unix_socket)}
+        event(_log, logging.INFO, "listening", url=listener.url, **where)
+        if door.tokens is None and door.unix_socket is None:
+            opened = "every user and every program of this machine can use this server as you"
+            event(_log, logging.WARNING, "no token is asked for", opens=opened)
         if listening is not None:
-            listening(url)
+            listening(listener.url)
 
-    address = await anyio.to_thread.run_sync(resolve, door.host)
-    with closing(bind(admit(address, door.tokens), door.port)) as listener:
-        bound: int = listener.getsockname()[1]
-        known = guard(address, bound, door.allowed_hosts)
+    with closing(await anyio.to_thread.run_sync(door.listen)) as listener:
+        known = listener.known
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
         endpoint = WholeRequests(endpoint, limits)
-        endpoint = Router([_checked(_front_page(), known)], redirect_slashes=False, default=endpoint)
         if door.tokens is not None:
             required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
             endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(door.tokens)))
-        if routes:
-            checked = [_checked(route, known) for route in routes]
-            endpoint = Router(checked, redirect_slashes=False, default=endpoint)
-        requests = CancellableRequests(endpoint)
-        await _serve(app, requests, listener, accepting, grace_seconds=grace_seconds, limits=limits)
+        checked = [_checked(route, known) for route in (_front_page(), *routes)]
+        requests = CancellableRequests(Router(checked, redirect_slashes=False, default=endpoint))
+        await _serve(app, requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
 
 
 def _front_page() -> Route:
@@ -281,7 +281,8 @@ def _front_page() -> Route:
         url = str(request.base_url).rstrip("/") + PATH
         return PlainTextResponse(
             f"Pursuit {__version__} serves MCP here, over streamable HTTP. Its endpoint is {url}.\n"
-            f"To look at it: npx @modelcontextprotocol/inspector --cli {url} --method tools/list\n"
+            f"To look at it: npx @modelcontextprotocol/inspector --cli {url} --method tools/list "
+            '--header "Authorization: Bearer TOKEN"\n'
         )
 
     return Route("/", endpoint=say, methods=["GET"])
@@ -392,7 +393,10 @@ async def _listen(
 
 
 class _TimedHttp(H11Protocol):
-    """Closes a connection that has sent a part of a request's head and no more: uvicorn would wait without end."""
+    """Closes a connection that has sent a part of a request's head and no more: uvicorn would wait without end.
+
+    A connection of another user to a unix socket is closed before anything is read.
+    """
 
     def __init__(self, *given: Any, head_seconds: float, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -401,6 +405,11 @@ class _TimedHttp(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        connection: socket.socket = transport.get_extra_info("socket")
+        if connection.family == socket.AF_UNIX and (uid := peer_uid(connection)) != os.getuid():
+            event(_log, logging.WARNING, "a connection was refused", why="it is of another user", uid=uid)
+            transport.abort()
+            return
         self._watch()
 
     def data_received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """The bearer tokens of clients and operators, stored as hashes in one file beside the ledger.
 
-Invariants: a token itself is never stored; with a damaged file no token is accepted; two processes that change the file
-at the same time lose no entry.
+Invariants: a token itself is never stored, except the one of this machine's user (`Tokens.local`), in a file of its
+own; with a damaged file no token is accepted; two processes that change the file at the same time lose no entry.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
 from pursuit.upstream.fixed_patterns import TOKEN_NAME
 
 FILE_NAME: Final = "tokens.json"
+LOCAL_FILE: Final = "http.token"
+LOCAL_NAME: Final = "local"
 PREFIX: Final = "pursuit_"
 
 _BYTES = 32
@@ -74,9 +76,8 @@ class Tokens:
     def make(self, name: str, *, operator: bool = False) -> str:
         """A new token of 256 random bits. It is returned once; only its hash is stored."""
         require_name(name)
-        token = PREFIX + secrets.token_urlsafe(_BYTES)
-        made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        entry = Holder(name=name, sha256=fingerprint(token), created_at=made, operator=operator)
+        token = _new_token()
+        entry = Holder(name=name, sha256=fingerprint(token), created_at=_now(), operator=operator)
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
@@ -85,13 +86,36 @@ class Tokens:
             self._write((*entries, entry))
         return token
 
+    @property
+    def local_file(self) -> Path:
+        """The file with the token that `local` gives, readable by its owner alone."""
+        return self.path.with_name(LOCAL_FILE)
+
+    def local(self) -> tuple[str, bool]:
+        """The client token of the user of this machine, and whether it was made now, because there was none."""
+        with self._alone() as entries:
+            kept = self._kept()
+            if any(one.sha256 == fingerprint(kept) for one in entries):
+                return kept, False
+            taken, token = {one.name for one in entries}, _new_token()
+            names = (LOCAL_NAME, *(f"{LOCAL_NAME}-{number}" for number in range(2, len(taken) + 3)))
+            name = next(name for name in names if name not in taken)
+            self._write_private(self.local_file, f"{token}\n")
+            self._write((*entries, Holder(name=name, sha256=fingerprint(token), created_at=_now())))
+            return token, True
+
+    def local_if_needed(self) -> str | None:
+        """A token for the user of this machine, if clients have none at all."""
+        return None if any(not entry.operator for entry in self._current()) else self.local()[0]
+
     def rotate(self, name: str) -> str:
         """A new token in place of the one of that name, which is refused from now on; what it owns is kept."""
-        token = PREFIX + secrets.token_urlsafe(_BYTES)
-        made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        token = _new_token()
         with self._alone() as entries:
             before = _named(entries, name)
-            after = replace(before, sha256=fingerprint(token), created_at=made, subject=before.owner)
+            after = replace(before, sha256=fingerprint(token), created_at=_now(), subject=before.owner)
+            if fingerprint(self._kept()) == before.sha256:
+                self._write_private(self.local_file, f"{token}\n")
             self._write([after if one is before else one for one in entries])
         return token
 
@@ -112,6 +136,8 @@ class Tokens:
         with self._alone() as entries:
             gone = _named(entries, name)
             self._write(tuple(one for one in entries if one is not gone))
+            if fingerprint(self._kept()) == gone.sha256:
+                self.local_file.unlink()
 
     def owner(self, token: str) -> str | None:
         """The name of the token, or None if it is unknown or revoked."""
@@ -158,23 +184,41 @@ class Tokens:
         finally:
             os.close(lock)
 
+    def _kept(self) -> str:
+        """The token of `local_file`; empty if there is none."""
+        try:
+            return self.local_file.read_text(encoding="utf-8").strip()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return ""
+
     def _write(self, entries: Sequence[Holder]) -> None:
-        """Replaces the file atomically; a crash leaves the old one or the new one."""
         document = _Document(version=1, tokens=tuple(entries))
         body = json.dumps(msgspec.to_builtins(document), indent=1)
-        fresh = self.path.with_name(f"{self.path.name}.new")
+        self._write_private(self.path, f"{body}\n")
+
+    def _write_private(self, path: Path, text: str) -> None:
+        """Replaces a file atomically; a crash leaves the old one or the new one."""
+        fresh = path.with_name(f"{path.name}.new")
         fresh.unlink(missing_ok=True)  # left by a process that died; we hold the lock
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
             os.fchmod(file.fileno(), PRIVATE_FILE)
-            file.write(f"{body}\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.path)
+        fresh.replace(path)
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _new_token() -> str:
+    return PREFIX + secrets.token_urlsafe(_BYTES)
+
+
+def _now() -> str:
+    return datetime.now(tz=UTC).isoformat(timespec="milliseconds")
 
 
 def _named(entries: Sequence[Holder], name: str) -> Holder:

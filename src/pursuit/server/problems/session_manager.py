@@ -41,7 +41,7 @@ _SHARED: Hashable = "all"
 _ANONYMOUS: Hashable = ("", "")
 _UNKNOWN_CLIENT = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
-    "its own (/mcp?client=NAME), or a token (--require-token)"
+    "its own (/mcp?client=NAME), or a token of its own (`pursuit token`)"
 )
 _log = logging.getLogger(__name__)
 
