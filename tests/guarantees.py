@@ -47,7 +47,7 @@ GUARANTEES = {
     "root-survives-growth": "A root that was written down stays checkable while the ledger grows, and shows a cut tail.",
     "ledger-gone-stops-the-driver": "A ledger file that is deleted, moved or replaced under a running driver stops it before its next effect.",
     "old-ledgers": "A ledger that an earlier release wrote is read with nothing lost.",
-    "no-approval-by-elicitation-over-http": "Over HTTP no client answers an approval: it is not asked, and an answer that it brings is not taken.",
+    "no-approval-by-elicitation-over-http": "Over HTTP no client answers an approval unless the operator allowed it: it is not asked, and an answer that it brings is not taken.",
     "policy-only-tightens": "No mission and no caller loosens the operator's policy: each layer may only tighten the ones before it.",
     "control-calls-are-audited": "Each control call is in the audit, with its caller and its transport, before it changes anything.",
     "a-lost-answer-is-repeated": "A caller that says what it knows gets a lost answer again, and nothing runs twice.",
@@ -195,4 +195,7 @@ GUARANTEES = {
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
     "loopback-asks-for-a-token": "A server over HTTP asks each client for a token, on loopback too, and makes one on first use.",
     "a-socket-serves-its-user": "A unix socket serves the user that runs the server; the kernel names the peer, and others are refused.",
+    "a-yes-needs-a-listed-channel": "A yes to an approval counts only by a channel that the operator listed, and over HTTP elicitation only from a token that may.",
+    "two-people-are-two": "Where a rule requires two people, one person counts once, a no of anyone refuses, and both answers outlive the process.",
+    "an-approver-sees-everything": "A person can see the arguments of each question whole, and a yes to one that was cut needs that first.",
 }

@@ -294,6 +294,7 @@ class Runtime:
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
                 may_force_complete=configuration.may_force_complete,
+                channels=configuration.channels,
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
                 scoped=self.only is not None,

@@ -17,7 +17,7 @@ import anyio
 from pursuit.cli import show
 from pursuit.cli.console import ENDED, EXIT, Screen, clean, line, model_usage
 from pursuit.cli.context import Context, Interrupted, conduct
-from pursuit.cli.control import ask_at_terminal
+from pursuit.cli.control import ask_at_terminal, people_words
 from pursuit.cli.errors import root_cause
 from pursuit.cli.progress import progress
 from pursuit.cli.queries import follow
@@ -30,7 +30,7 @@ from pursuit.config.trust import of_mission
 from pursuit.core.budgets import most_requests
 from pursuit.core.events import Permission
 from pursuit.core.mission import CAPS, Proposal
-from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
+from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PolicyDenied, PursuitError
 from pursuit.policy.rules import parse_mode
 from pursuit.reports.wording import compact
 from pursuit.runtime import Runtime, open_planner
@@ -222,7 +222,7 @@ class Drive:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(withdraw)
-            answer = await ask_at_terminal(self.screen, row)
+            answer = await ask_at_terminal(self.screen, row, lambda: approvals.show(approval_id, mission_id=mission_id))
             tasks.cancel_scope.cancel()
         if withdrawn:
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # half an answer to a question that is gone
@@ -231,9 +231,15 @@ class Drive:
         if answer is None:
             return False
         try:
-            await approvals.answer(approval_id, answer)
-        except Conflict as taken:  # at the same moment
+            row = await approvals.answer(approval_id, answer)
+        except Conflict as taken:  # at the same moment, or a second yes where another person must agree
             self.screen.note(taken.message)
+        except PolicyDenied as refused:  # the terminal is no channel
+            self.screen.note(refused.message)
+            return False
+        else:
+            if answer != "denied" and (people := people_words(row)):
+                self.screen.note(f"{people} said yes")
         return True
 
     async def _pursue_several(self, runtime: Runtime, names: Sequence[str], rows: dict[str, dict[str, Any]]) -> None:

@@ -152,6 +152,7 @@ def operator_words(event: events.OperatorEvent) -> str:
     """What the operator ordered or answered."""
     answered = isinstance(event, events.ApprovalAnswered)
     what = _ANSWERS[event.answer] if answered else _ORDERS.get(type(event), type(event).__name__)
+    what += f" ({event.channel})" if answered and event.channel else ""
     return f"{what} by {line(event.by)}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
 
 
@@ -167,4 +168,5 @@ _ORDERS: dict[type[Any], str] = {
     events.AbortOrdered: "abort ordered",
     events.CompletionOrdered: "completion ordered",
     events.BudgetExtended: "budget extended",
+    events.ApprovalShown: "question seen whole",
 }

@@ -25,7 +25,9 @@ from pursuit.config.surroundings import (
     read_surroundings,
 )
 from pursuit.config.variables import expand_variables
+from pursuit.core.approvals import MOST_PEOPLE
 from pursuit.core.base_model import nearest
+from pursuit.core.events import Channel
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.rules import (
     ANY,
@@ -85,13 +87,14 @@ TOML_KEYS = (
     "tracking",
     "audit",
     "inherit_env",
+    "approvals",
 )
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
 CALLERS_KEYS = ("may_force_complete",)
 TYPED_KEYS = ("under", "host")
-RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
+RULE_KEYS = ("decision", "server", "tool", "arguments", "reason", "require")
 NETWORK_KEYS = ("allow", "ask", "deny")
 CHECK_KEYS = ("command", "cwd", "timeout", *SURROUNDING_KEYS)
 NOTIFY_KEYS = ("command", "webhook", "secret", "events", "timeout")
@@ -103,6 +106,10 @@ Notice = Literal["waiting", "ended", "stuck", "interrupted", "budget"]
 NOTICES: tuple[Notice, ...] = get_args(Notice)
 Overlap = Literal["skip", "queue", "replace"]
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+
+CHANNELS: tuple[Channel, ...] = get_args(Channel)
+USUAL_CHANNELS: frozenset[Channel] = frozenset(one for one in CHANNELS if one != "http-elicitation")
+APPROVALS_KEYS = ("channels",)
 
 _SCHEDULE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _URL = re.compile(r"https?://[^\s/]|\$\{")
@@ -170,6 +177,8 @@ class Configuration:
     notify: NotifyConfig | None = None
     schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
     audit: AuditConfig = field(default_factory=AuditConfig)
+    channels: frozenset[Channel] = USUAL_CHANNELS
+    """By which a person's yes to an approval counts."""
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
@@ -260,8 +269,20 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         notify=_notify(fields, path.parent.absolute(), inherit),
         schedules=_schedules(fields, path.parent.absolute()),
         audit=_audit(fields, path.parent.absolute()),
+        channels=_channels(fields),
         tracking=_tracking(fields, path.parent.absolute()),
     )
+
+
+def _channels(fields: Fields) -> frozenset[Channel]:
+    table = fields.inside("approvals")
+    table.only(APPROVALS_KEYS)
+    given = table.texts("channels")
+    for place, word in enumerate(given or ()):
+        if word not in CHANNELS:
+            known = nearest(word, CHANNELS) or "; use " + ", ".join(CHANNELS)
+            table.fault(f"channels[{place}]", f"{word[:100]!r} is not a channel{known}")
+    return USUAL_CHANNELS if given is None else frozenset(one for one in CHANNELS if one in given)
 
 
 def _tracking(fields: Fields, base: Path) -> dict[str, str]:
@@ -482,9 +503,22 @@ def _rules(table: Fields, base: Path) -> tuple[Rule, ...]:
             tool=rule.text("tool") or ANY,
             arguments=_arguments(rule, base),
             reason=rule.text("reason") or "",
+            require=_required(rule),
         )
         for rule in table.rows("rules", RULE_KEYS)
     )
+
+
+def _required(rule: Fields) -> int:
+    """How many people must say yes."""
+    if "require" not in rule.table:
+        return 1
+    people = int(rule.number("require", whole=True) or 1)
+    if people > MOST_PEOPLE:
+        rule.fault("require", f"must be at most {MOST_PEOPLE}")
+    if rule.table.get("decision") != "ask":
+        rule.fault("require", 'goes with decision = "ask"')
+    return min(people, MOST_PEOPLE)
 
 
 def _decision(rule: Fields) -> Decision:

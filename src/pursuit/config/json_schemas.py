@@ -14,9 +14,11 @@ from typing import Any, cast
 
 from pursuit.config.commands import COMMAND_KEYS, KINDS, METRIC_KEYS, PARAMETER_KEYS, PATTERNS, TRAITS
 from pursuit.config.configuration import (
+    APPROVALS_KEYS,
     AUDIT_KEYS,
     CALLER_KEYS,
     CALLERS_KEYS,
+    CHANNELS,
     CHECK_KEYS,
     NETWORK_KEYS,
     NOTICES,
@@ -33,6 +35,7 @@ from pursuit.config.configuration import (
 )
 from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
 from pursuit.config.surroundings import BUBBLEWRAP, ISOLATION_KEYS
+from pursuit.core.approvals import MOST_PEOPLE
 from pursuit.core.mission import Mission
 from pursuit.policy.rules import MODES, SEVERITY
 
@@ -141,7 +144,12 @@ def _command() -> Schema:
 def _policy() -> Schema:
     typed = _table(TYPED_KEYS, {"under": TEXT, "host": TEXTS})
     patterns = {"type": "object", "additionalProperties": {"anyOf": [TEXT, typed]}}
-    rule = {"decision": _one_of(SEVERITY), **dict.fromkeys(("server", "tool", "reason"), TEXT), "arguments": patterns}
+    rule = {
+        "decision": _one_of(SEVERITY),
+        **dict.fromkeys(("server", "tool", "reason"), TEXT),
+        "arguments": patterns,
+        "require": {"type": "integer", "minimum": 1, "maximum": MOST_PEOPLE},
+    }
     caller = {"mode": _one_of(MODES), **dict.fromkeys(("deny", "ask"), TEXTS)}
     types = {
         "mode": _one_of(MODES),
@@ -182,6 +190,7 @@ def configuration_schema() -> Schema:
         "schedule": _schedule(),
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
         "inherit_env": INHERIT,
+        "approvals": _table(APPROVALS_KEYS, {"channels": _rows(_one_of(CHANNELS))}),
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}
 

@@ -6,7 +6,7 @@ Invariant: a message says what is wrong and what to do, is bounded, and is valid
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pursuit.core.events import Channel
 from pursuit.errors import (
     InvalidArgument,
     LedgerUnavailable,
@@ -39,6 +40,8 @@ NEEDED_CAPABILITY: Mapping[str, str] = {"elicitation/create": "elicitation", "sa
 LONGEST_CLIENT = 100
 OPERATOR_SCOPE = "operator"
 """The scope of an operator's token."""
+APPROVE_OWN = "approve-own"
+"""The scope of a token whose client may bring its user's answers to approvals over HTTP."""
 Question = TypeVar("Question")
 
 
@@ -118,22 +121,31 @@ def caller_of(ctx: Context) -> Caller:
         client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
     if token is None:
         return Caller(who=who, transport=transport, client=client, subject=local_subject())
-    subject = None if OPERATOR_SCOPE in token.scopes else f"token:{token.subject or token.client_id}"
-    return Caller(who=who, transport=transport, client=client, credential=token.client_id, subject=subject)
+    owner = f"token:{token.subject or token.client_id}"
+    subject = None if OPERATOR_SCOPE in token.scopes else owner
+    return Caller(
+        who=who, transport=transport, client=client, credential=token.client_id, subject=subject, holder=owner
+    )
 
 
-def may_approve(ctx: Context) -> bool:
-    """Whether the client may bring a person's answer to an approval: over stdio alone.
+def elicitation_channel(ctx: Context, channels: Collection[Channel]) -> Channel | None:
+    """The channel by which this client brings its user's answers to approvals; None if its answers do not count.
 
-    There the person runs the server. Over HTTP a client holds no operator's token: it could approve its own calls by
-    claiming that its user did.
+    Over stdio the user runs the server. Over HTTP a client can claim that its user said yes: so the operator must have
+    listed that channel, and made the token with `--may approve-own`.
     """
-    return ctx.request is None
+    if ctx.request is None:
+        return "stdio-elicitation" if "stdio-elicitation" in channels else None
+    token = get_access_token()
+    own = token is not None and APPROVE_OWN in token.scopes
+    return "http-elicitation" if own and "http-elicitation" in channels else None
 
 
-def answerable(ctx: Context, questions: Mapping[str, Question]) -> dict[str, Question]:
+def answerable(ctx: Context, questions: Mapping[str, Question], channels: Collection[Channel]) -> dict[str, Question]:
     """The questions of a task, by their keys, that this client may answer; the key of an approval is its id."""
-    return {key: one for key, one in questions.items() if may_approve(ctx) or APPROVAL_ID.match(key) is None}
+    if elicitation_channel(ctx, channels) is not None:
+        return dict(questions)
+    return {key: one for key, one in questions.items() if APPROVAL_ID.match(key) is None}
 
 
 def without_surrogates(value: Any) -> Any:

@@ -13,7 +13,13 @@ from pursuit.core.attempts import AttemptOpened, AttemptState, advance_attempt, 
 from pursuit.core.audit import AUDIT, ControlCalled, Forgotten, decode_audit
 from pursuit.core.events import CallSettled, MissionCreated, ModelAnswered, ReportWritten, decode
 from pursuit.core.fold import advance
-from pursuit.core.gateway_events import GatewayClosed, GatewayOpened, GatewayState, decode_gateway
+from pursuit.core.gateway_events import (
+    GatewayApprovalAsked,
+    GatewayClosed,
+    GatewayOpened,
+    GatewayState,
+    decode_gateway,
+)
 from pursuit.core.report import listing_after
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TASK_ENDS, TaskCreated, TaskSettled, TaskState, advance_task, decode_task, fold_task
@@ -110,15 +116,18 @@ class _Gateway:
         self._state = GatewayState()
         self._closed = False
         self._at = 0.0
+        self._digests: set[str] = set()
 
     def step(self, type_: str, body: bytes) -> None:
         event = decode_gateway(body)
         self._state.apply([event])
         self._closed = self._closed or isinstance(event, GatewayClosed)
+        if isinstance(event, GatewayApprovalAsked) and event.whole is not None:
+            self._digests.add(event.whole)
         self._at = event.at
 
     def result(self) -> Folded:
-        return Folded(kind=GATEWAY, statuses=self._statuses(), summary={})
+        return Folded(kind=GATEWAY, statuses=self._statuses(), summary={}, digests=frozenset(self._digests))
 
     def _statuses(self) -> frozenset[str]:
         """A gateway writes its status when it appends; whether a question still waited then, only its clock knew."""

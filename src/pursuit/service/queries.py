@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from pursuit.core.approvals import Approval, pending
+from pursuit.core.approvals import Approval, pending, people_row
 from pursuit.core.audit import redacted
 from pursuit.core.best import best_row
 from pursuit.core.decision import decide
@@ -264,6 +264,8 @@ def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:
         "reason": approval.reason,
         "asked_at": iso(approval.asked_at),
         "expires_at": iso(approval.until),
+        **people_row(approval.require, approval.said),
+        **({"cut": True} if approval.cut else {}),
     }
 
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import anyio
 
+from pursuit.config.configuration import USUAL_CHANNELS
 from pursuit.core.budgets import under_way
 from pursuit.core.events import (
     AbortOrdered,
     ApprovalExpired,
     BudgetExtended,
+    Channel,
     CompletionOrdered,
     Identity,
     IterationProposed,
@@ -160,6 +162,8 @@ class Service(Queries):
     client_models: frozenset[str] = frozenset()
     may_force_complete: bool = True
     caller: Caller = OPERATOR
+    channels: frozenset[Channel] = USUAL_CHANNELS
+    """By which a person's yes to an approval counts."""
 
     @property
     def conversations(self) -> Conversations:

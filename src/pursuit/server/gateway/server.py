@@ -104,7 +104,8 @@ class Gateway:
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
         )
-        authorizer = Authorizer(self._layers, self._journal, self._audit)
+        self._channels = runtime.service.channels
+        authorizer = Authorizer(self._layers, self._journal, self._audit, self._channels)
         self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), authorizer.denied)
         self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
         resources = Resources(self.upstreams, self._relay, limits)
@@ -160,6 +161,7 @@ class Gateway:
             performer=partial(TaskPerformer, task_calls),
             seal=lambda: Signer.beside(runtime.state_path),
             info=lambda: self.info,
+            channels=self._channels,
             strict=task_calls.strict,
         )
         server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)

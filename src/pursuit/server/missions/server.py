@@ -81,7 +81,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         commands = CommandTools(runtime, tasks)
         resources = Resources(service)
         prompts = Prompts(service, OF_ONE_MISSION if alone else PROMPTS)
-        elicitation = Elicitation(approvals, seal, service.state)
+        elicitation = Elicitation(approvals, seal, service.state, service.channels)
         missions = MissionTools(runtime, runs, approvals, elicitation)
         offered = [] if alone else commands.tools()
         dispatch = ToolDispatch(
@@ -118,6 +118,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             performer=partial(DetachedCall, dispatch, elicitation),
             seal=seal,
             info=lambda: server.server_info_stamp,
+            channels=service.channels,
             settings=promotion,
         )
         if service.audit.reads:
