@@ -198,4 +198,6 @@ GUARANTEES = {
     "a-yes-needs-a-listed-channel": "A yes to an approval counts only by a channel that the operator listed, and over HTTP elicitation only from a token that may.",
     "two-people-are-two": "Where a rule requires two people, one person counts once, a no of anyone refuses, and both answers outlive the process.",
     "an-approver-sees-everything": "A person can see the arguments of each question whole, and a yes to one that was cut needs that first.",
+    "oauth-tokens-are-judged": "A token of an authorization server counts only with the right key, issuer, audience, expiry and subject.",
+    "scopes-bound-a-token": "A request needs its scope, of an own token as of an OAuth one, and the refusal names the scope.",
 }

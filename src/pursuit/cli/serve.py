@@ -18,11 +18,12 @@ from pursuit.cli.options import ModeOption, mission_ids
 if TYPE_CHECKING:
     from pursuit.errors import Fault
     from pursuit.server.bind import HttpBinding
-    from pursuit.server.tokens import Right, Tokens
+    from pursuit.server.tokens import Right, Scope, Tokens
 
 PANEL = "Serve"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
+_LONGEST_LIFE = 3650 * 86_400.0
 
 HttpOption = Annotated[
     bool, typer.Option("--http", help="Serve streamable HTTP at /mcp (default: stdio, as clients start it).")
@@ -173,16 +174,33 @@ def http_door(
     socket: Path | None,
 ) -> HttpBinding:
     """Where HTTP clients connect, with a new token if there is none; other machines need one that a person made."""
+    from pursuit.errors import InvalidArgument
     from pursuit.server.bind import HttpBinding, check_bind, resolve
 
-    tokens = _tokens(context)
+    tokens, oauth = _tokens(context), None
     if socket is not None:
         return HttpBinding(unix_socket=socket, operators=tokens)
+    if (config := context.configuration().oauth) is not None:
+        from pursuit.server.oauth import OAuth
+
+        oauth = OAuth(config)
+        if not require_token:
+            raise InvalidArgument(
+                "--no-token: [serve.oauth] of the configuration asks for tokens; remove one of the two",
+                field="--no-token",
+            )
     needed = tokens if require_token else None
-    check_bind(host, needed)
-    made = tokens.local_if_needed() if require_token and resolve(host).is_loopback else None
+    check_bind(host, needed, oauth=oauth is not None)
+    # Other machines get no token that no person made; and with an authorization server clients sign in there.
+    makes = require_token and oauth is None and resolve(host).is_loopback
     return HttpBinding(
-        host=host, port=port, tokens=needed, operators=tokens, allowed_hosts=allow_host or (), new_token=made
+        host=host,
+        port=port,
+        tokens=needed,
+        operators=tokens,
+        oauth=oauth,
+        allowed_hosts=allow_host or (),
+        new_token=tokens.local_if_needed() if makes else None,
     )
 
 
@@ -222,7 +240,7 @@ def make(
     _print_made(context, name, operator=operator)
 
 
-@command(token_app, "new", epilog="Example:  pursuit token new laptop --may approve-own")
+@command(token_app, "new", epilog="Example:  pursuit token new ci --expires 30d --scope missions:read")
 def new_token(
     context: Context,
     *,
@@ -235,25 +253,64 @@ def new_token(
             help="approve-own: its user's answers to approvals count over HTTP, if [approvals] channels lists that.",
         ),
     ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SCOPE",
+            help="missions:read, missions:write, tools:call, tasks:* or approvals:answer; repeatable "
+            "(default: all of its role).",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Refuse it after this time: 12h, 30d (default: never).")
+    ] = None,
 ) -> None:
-    """Make a bearer token, also with further rights."""
-    _print_made(context, name, operator=operator, may=may or ())
+    """Make a bearer token, also with further rights, fewer scopes or an expiry."""
+    _print_made(context, name, operator=operator, may=may or (), scope=scope, expires=expires)
 
 
-def _print_made(context: Context, name: str | None, *, operator: bool, may: Sequence[str] = ()) -> None:
+def _print_made(
+    context: Context,
+    name: str | None,
+    *,
+    operator: bool,
+    may: Sequence[str] = (),
+    scope: Sequence[str] | None = None,
+    expires: str | None = None,
+) -> None:
     from pursuit.errors import Fault, ValidationFailed
-    from pursuit.server.tokens import RIGHTS, role_of
+    from pursuit.server.tokens import RIGHTS, SCOPES, role_of
 
     screen = context.screen
     rights: list[Right] = [one for one in RIGHTS if one in may]
-    if wrong := [one for one in may if one not in RIGHTS]:
-        faults = [Fault(field="--may", reason=f"{one[:80]!r} is not a right; there is approve-own") for one in wrong]
+    scopes: list[Scope] | None = None if scope is None else [one for one in SCOPES if one in scope]
+    faults = [
+        Fault(field="--may", reason=f"{one[:80]!r} is not a right; there is approve-own")
+        for one in may
+        if one not in RIGHTS
+    ]
+    faults += [
+        Fault(field="--scope", reason=f"{one[:80]!r} is not a scope; there are {', '.join(SCOPES)}")
+        for one in scope or ()
+        if one not in SCOPES
+    ]
+    seconds = None
+    if expires is not None:
+        from pursuit.cli.task_run import seconds_of
+
+        seconds = seconds_of(expires, "--expires")
+        if not 0 < seconds <= _LONGEST_LIFE:
+            faults.append(Fault(field="--expires", reason="must be more than nothing and at most 3650d"))
+    if faults:
         raise ValidationFailed(faults, "no token was made")
-    made, token = _make_token(_tokens(context), name, operator=operator, may=rights)
+    options = {"operator": operator, "may": rights, "scopes": scopes, "seconds": seconds}
+    made, token = _make_token(_tokens(context), name, **options)
     facts = {
         "name": made,
         "role": role_of(operator=operator),
         **({"may": ", ".join(rights)} if rights else {}),
+        **({} if scopes is None else {"scope": " ".join(scopes)}),
+        **({} if expires is None else {"expires": expires}),
         "token": token,
         "header": f"Authorization: Bearer {token}",
     }
@@ -273,6 +330,9 @@ def list_tokens(context: Context) -> None:
         return
     for row in rows:
         may = f"  may {', '.join(row['may'])}" if "may" in row else ""
+        may += f"  scope {' '.join(row['scopes'])}" if "scopes" in row else ""
+        if "expires_at" in row:
+            may += f"  {'expired' if row['expired'] else 'expires'} {row['expires_at']}"
         context.screen.plain(f"{row['name']}  {row['role']}  made {row['created_at']}{may}")
     if not rows:
         context.screen.hint(f"there are no tokens; to make one: {context.command('token')}")
@@ -352,14 +412,14 @@ def _tokens(context: Context) -> Tokens:
     return Tokens.beside(context.ledger_path())
 
 
-def _make_token(tokens: Tokens, name: str | None, *, operator: bool, may: Sequence[Right] = ()) -> tuple[str, str]:
+def _make_token(tokens: Tokens, name: str | None, **options: Any) -> tuple[str, str]:
     """A new token and its name; another process may take a name that we chose, so we try the next one."""
     from pursuit.server.tokens import NameTaken
 
     while name is None:
         chosen = tokens.free_name()
         try:
-            return chosen, tokens.make(chosen, operator=operator, may=may)
+            return chosen, tokens.make(chosen, **options)
         except NameTaken:
             continue
-    return name, tokens.make(name, operator=operator, may=may)
+    return name, tokens.make(name, **options)

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcp.server.transport_security import TransportSecuritySettings
 
@@ -22,6 +22,9 @@ from pursuit.errors import InvalidArgument
 from pursuit.ledger.locks import PRIVATE_FILE
 from pursuit.server.tokens import Tokens
 from pursuit.upstream.fixed_patterns import AUTHORITY
+
+if TYPE_CHECKING:
+    from pursuit.server.oauth import OAuth
 
 PATH: Final = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -59,7 +62,8 @@ class Address:
 class HttpBinding:
     """The HTTP address and its tokens; with `operators` the server also takes answers to approvals.
 
-    With `unix_socket` it is a unix socket, whose peer is known by its user id. `new_token` was made for this server.
+    With `oauth` the tokens of an authorization server count beside them. With `unix_socket` it is a unix socket, whose
+    peer is known by its user id. `new_token` was made for this server.
     """
 
     host: str = "127.0.0.1"
@@ -67,6 +71,7 @@ class HttpBinding:
     unix_socket: Path | None = None
     tokens: Tokens | None = None
     operators: Tokens | None = None
+    oauth: OAuth | None = None
     allowed_hosts: Sequence[str] = ()
     new_token: str | None = field(default=None, repr=False)
 
@@ -75,7 +80,7 @@ class HttpBinding:
         if self.unix_socket is not None:
             local = TransportSecuritySettings(allowed_hosts=["localhost"], allowed_origins=["http://localhost"])
             return Listener(bind_unix(self.unix_socket), local, f"http://localhost{PATH}", self.unix_socket)
-        address = admit(resolve(self.host), self.tokens)
+        address = admit(resolve(self.host), self.tokens, oauth=self.oauth is not None)
         listener = bind(address, self.port)
         try:
             port = listener.getsockname()[1]
@@ -101,14 +106,14 @@ class Listener:
             self.path.unlink(missing_ok=True)
 
 
-def check_bind(host: str, tokens: Tokens | None) -> None:
-    """Refuses an address that other machines can reach unless there is a token."""
-    admit(resolve(host), tokens)
+def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> None:
+    """Refuses an address that other machines can reach unless there is a token, or an authorization server."""
+    admit(resolve(host), tokens, oauth=oauth)
 
 
-def admit(address: Address, tokens: Tokens | None) -> Address:
+def admit(address: Address, tokens: Tokens | None, *, oauth: bool) -> Address:
     """The address, if it may be bound."""
-    if not address.is_loopback and (tokens is None or not tokens.names()):
+    if not address.is_loopback and not oauth and (tokens is None or not tokens.names()):
         lacking = "clients need no token" if tokens is None else "there is no token yet"
         raise InvalidArgument(
             f"other machines can reach {address.host}, and {lacking}; make one with `pursuit token`, "

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
@@ -121,11 +122,20 @@ def caller_of(ctx: Context) -> Caller:
         client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
     if token is None:
         return Caller(who=who, transport=transport, client=client, subject=local_subject())
-    owner = f"token:{token.subject or token.client_id}"
+    owner = owner_of(token)
     subject = None if OPERATOR_SCOPE in token.scopes else owner
     return Caller(
         who=who, transport=transport, client=client, credential=token.client_id, subject=subject, holder=owner
     )
+
+
+def owner_of(token: AccessToken) -> str:
+    """What the records of a token's holder belong to; of an OAuth token the issuer and its subject.
+
+    No issuer holds a `#` (RFC 8414, section 2), so two pairs are never the same text.
+    """
+    issuer = (token.claims or {}).get("iss")
+    return f"token:{token.subject or token.client_id}" if issuer is None else f"oauth:{issuer}#{token.subject}"
 
 
 def elicitation_channel(ctx: Context, channels: Collection[Channel]) -> Channel | None:

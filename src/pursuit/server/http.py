@@ -23,8 +23,7 @@ import anyio
 import uvicorn
 from anyio.abc import TaskStatus
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
-from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -40,11 +39,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pursuit import __version__
 from pursuit.config.servers import LIMITS, MessageLimits
-from pursuit.errors import PursuitError
+from pursuit.server.access import UPSTREAM, RequireScope, RequireToken, ScopeRules, Verifier, keys_unavailable
 from pursuit.server.bind import PATH, HttpBinding, peer_uid
-from pursuit.server.errors import OPERATOR_SCOPE, without_surrogates
-from pursuit.server.logs import REDACTED, event
-from pursuit.server.tokens import Tokens
+from pursuit.server.errors import without_surrogates
+from pursuit.server.logs import event
 from pursuit.upstream.fixed_patterns import SURROGATE
 
 GRACE_SECONDS: Final = 5.0
@@ -242,6 +240,7 @@ async def serve_http(
     *,
     routes: Sequence[Route] = (),
     any_text: bool = False,
+    rules: ScopeRules = UPSTREAM,
     grace_seconds: float = GRACE_SECONDS,
     limits: MessageLimits = LIMITS,
     listening: Callable[[str], None] | None = None,
@@ -250,6 +249,7 @@ async def serve_http(
 
     With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
     their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
+    `rules` say which scope of a token a request needs.
     """
 
     def accepting() -> None:
@@ -265,11 +265,20 @@ async def serve_http(
         known = listener.known
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
-        endpoint = WholeRequests(endpoint, limits)
-        if door.tokens is not None:
-            required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
-            endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(door.tokens)))
-        checked = [_checked(route, known) for route in (_front_page(), *routes)]
+        open_routes = [_front_page(), *routes]
+        if door.tokens is None:
+            endpoint = WholeRequests(endpoint, limits)
+        else:
+            oauth = door.oauth
+            if oauth is not None:
+                oauth.serve_at(listener.url)
+                open_routes.append(oauth.route(rules))
+            # A body is read only for a request with a token.
+            endpoint = WholeRequests(RequireScope(endpoint, rules, oauth), limits)
+            endpoint = AuthContextMiddleware(RequireToken(endpoint, rules, oauth))
+            backend = BearerAuthBackend(Verifier(door.tokens, oauth))
+            endpoint = AuthenticationMiddleware(endpoint, backend=backend, on_error=keys_unavailable)
+        checked = [_checked(route, known) for route in open_routes]
         requests = CancellableRequests(Router(checked, redirect_slashes=False, default=endpoint))
         await _serve(app, requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
 
@@ -305,25 +314,6 @@ class _CheckedRoute:
             await refusal(scope, receive, send)
             return
         await self._route.handle(scope, receive, send)
-
-
-class _Verifier:
-    """The SDK's token verifier over our tokens."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        try:
-            holder = self._tokens.holder(token)
-        except PursuitError as error:
-            event(_log, logging.ERROR, "tokens cannot be read; every request is refused", why=error.message)
-            return None
-        if holder is None:
-            return None
-        # The subject ties a session to this token and those that it is rotated to; a later one may have the same name.
-        scopes = [*([OPERATOR_SCOPE] if holder.operator else []), *holder.may]
-        return AccessToken(token=REDACTED, client_id=holder.name, scopes=scopes, subject=holder.owner)
 
 
 async def _serve(
