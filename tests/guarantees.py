@@ -200,4 +200,5 @@ GUARANTEES = {
     "an-approver-sees-everything": "A person can see the arguments of each question whole, and a yes to one that was cut needs that first.",
     "oauth-tokens-are-judged": "A token of an authorization server counts only with the right key, issuer, audience, expiry and subject.",
     "scopes-bound-a-token": "A request needs its scope, of an own token as of an OAuth one, and the refusal names the scope.",
+    "clients-have-ceilings": "No client begins, drives, uses or stores more than the operator's [limits], whatever it sends at once, also after a restart.",
 }

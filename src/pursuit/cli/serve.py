@@ -235,7 +235,8 @@ def make(
     if (subcommand := context.click.invoked_subcommand) is not None:
         for option, given in (("--name", name is not None), ("--operator", operator)):
             if given:
-                raise typer.BadParameter(f"{option} makes a token; give it after `{subcommand}` if it takes it")
+                how = "give it after `new`" if subcommand == "new" else f"`{subcommand}` takes none"
+                raise typer.BadParameter(f"{option} makes a token; {how}")
         return
     _print_made(context, name, operator=operator)
 

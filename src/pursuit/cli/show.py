@@ -42,6 +42,8 @@ def why(status: Mapping[str, Any]) -> str:
             return f"waiting for {status['waiting_for']}{detail}; its question has expired, which counts as no"
         until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
         return f"waiting for {status['waiting_for']}{detail}{until}"
+    if "paused_reason" in status:
+        return line(status["paused_reason"])
     if status["status"] in ENDED:
         words = reason(status.get("verdict_reason"))
         error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None

@@ -90,6 +90,7 @@ TOML_KEYS = (
     "inherit_env",
     "approvals",
     "serve",
+    "limits",
 )
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
@@ -114,6 +115,9 @@ USUAL_CHANNELS: frozenset[Channel] = frozenset(one for one in CHANNELS if one !=
 APPROVALS_KEYS = ("channels",)
 LONGEST_LIFETIME = 7_200.0
 OAUTH_KEYS = ("issuer", "resource", "audience", "jwks_uri", "max_lifetime", "callers")
+WHOLE_LIMITS = ("missions_at_once", "missions_a_day", "running", "tasks_at_once", "tokens_a_day", "calls_a_minute")
+AMOUNT_LIMITS = ("cost_usd_a_day", "bytes_stored")
+LIMIT_KEYS = (*WHOLE_LIMITS, *AMOUNT_LIMITS, "unbounded")
 
 _SCHEDULE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -166,6 +170,48 @@ class OAuthConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """What one client may begin, use and store at most; None is no ceiling.
+
+    `unbounded`: whether it may start a mission without a bound.
+    """
+
+    missions_at_once: int | None = None
+    missions_a_day: int | None = None
+    running: int | None = None
+    tasks_at_once: int | None = None
+    tokens_a_day: int | None = None
+    calls_a_minute: int | None = None
+    cost_usd_a_day: float | None = None
+    bytes_stored: float | None = None
+    unbounded: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether what its missions use is counted in the ledger."""
+        kept = (self.missions_at_once, self.missions_a_day, self.tokens_a_day, self.cost_usd_a_day, self.bytes_stored)
+        return any(most is not None for most in kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """`[limits]` for each client, and in its place `[limits.callers.NAME]` for the token of that name."""
+
+    each: Ceilings = field(default_factory=Ceilings)
+    callers: Mapping[str, Ceilings] = field(default_factory=dict[str, Ceilings])
+
+    def of(self, credential: str | None) -> Ceilings:
+        """The ceilings of the client with the token of this name; None is a client without one."""
+        return self.each if credential is None else self.callers.get(credential, self.each)
+
+    @property
+    def requests(self) -> bool:
+        """Whether requests have to be looked at."""
+        every = (self.each, *self.callers.values())
+        return any(one.calls_a_minute is not None or one.tasks_at_once is not None for one in every)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleConfig:
     """`[schedule.NAME]`: when `pursuit serve` starts the mission of a file."""
 
@@ -203,6 +249,7 @@ class Configuration:
     channels: frozenset[Channel] = USUAL_CHANNELS
     """By which a person's yes to an approval counts."""
     oauth: OAuthConfig | None = None
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
@@ -295,8 +342,31 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         audit=_audit(fields, path.parent.absolute()),
         channels=_channels(fields),
         oauth=_oauth(fields),
+        limits=_limits(fields),
         tracking=_tracking(fields, path.parent.absolute()),
     )
+
+
+def _limits(fields: Fields) -> LimitsConfig:
+    table = fields.inside("limits")
+    table.only((*LIMIT_KEYS, "callers"))
+    each = _ceilings(table, Ceilings())
+    callers: dict[str, Ceilings] = {}
+    for name, caller in table.tables("callers"):
+        caller.only(LIMIT_KEYS)
+        callers[name] = _ceilings(caller, each)
+    return LimitsConfig(each=each, callers=callers)
+
+
+def _ceilings(table: Fields, before: Ceilings) -> Ceilings:
+    """The ceilings of a table; a key that it does not have is as before."""
+    given: dict[str, Any] = {
+        key: value
+        for key in (*WHOLE_LIMITS, *AMOUNT_LIMITS)
+        if (value := table.number(key, whole=key in WHOLE_LIMITS, zero=True)) is not None
+    }
+    unbounded = table.flag("unbounded")
+    return replace(before, **given, **({} if unbounded is None else {"unbounded": unbounded}))
 
 
 def _channels(fields: Fields) -> frozenset[Channel]:

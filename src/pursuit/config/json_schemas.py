@@ -20,6 +20,7 @@ from pursuit.config.configuration import (
     CALLERS_KEYS,
     CHANNELS,
     CHECK_KEYS,
+    LIMIT_KEYS,
     NETWORK_KEYS,
     NOTICES,
     NOTIFY_KEYS,
@@ -32,6 +33,7 @@ from pursuit.config.configuration import (
     SETTINGS,
     TOML_KEYS,
     TYPED_KEYS,
+    WHOLE_LIMITS,
     WHOLE_SETTINGS,
 )
 from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
@@ -161,6 +163,11 @@ def _policy() -> Schema:
     return _table(POLICY_KEYS, types)
 
 
+def _limits() -> Schema:
+    types = {key: FLAG if key == "unbounded" else WHOLE if key in WHOLE_LIMITS else AMOUNT for key in LIMIT_KEYS}
+    return _table((*LIMIT_KEYS, "callers"), {**types, "callers": _tables(_table(LIMIT_KEYS, types))})
+
+
 def _schedule() -> Schema:
     types = {**dict.fromkeys(("cron", "mission", "timezone"), TEXT), "overlap": _one_of(OVERLAPS)}
     one = _table(SCHEDULE_KEYS, types, required=["cron", "mission"])
@@ -192,6 +199,7 @@ def configuration_schema() -> Schema:
         "schedule": _schedule(),
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
         "inherit_env": INHERIT,
+        "limits": _limits(),
         "serve": _table(("oauth",), {"oauth": _table(OAUTH_KEYS, oauth, required=["issuer"])}),
         "approvals": _table(APPROVALS_KEYS, {"channels": _rows(_one_of(CHANNELS))}),
     }

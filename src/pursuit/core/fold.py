@@ -594,7 +594,7 @@ def _paused(state: MissionState, event: MissionPaused) -> None:
     _hear(state, event)
     if not state.terminal:
         if state.status != "paused" or event.by != state.parent:  # a parent does not take over a person's pause
-            state.paused_by = event.by
+            state.paused_by, state.paused_why = event.by, event.reason
         state.status = "paused"
         state.run, state.background = None, False  # the run is over; resuming the mission begins another
         state.waiting_for = state.wait_detail = state.wait_until = None

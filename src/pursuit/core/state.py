@@ -239,6 +239,7 @@ class MissionState:
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""
     paused_by: str | None = None
+    paused_why: str | None = None
     seq: int = 0
     status: Status = "pending"
     waiting_for: WaitingFor | None = None

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -29,6 +29,7 @@ from pursuit.errors import (
 )
 from pursuit.service.approvals import APPROVAL_ID
 from pursuit.service.audit import Caller, local_subject, user_name
+from pursuit.service.service import Service
 
 RESOURCE_NOT_FOUND = -32002
 """For 2025-era clients; since 2026-07-28 it is invalid params."""
@@ -156,6 +157,29 @@ def answerable(ctx: Context, questions: Mapping[str, Question], channels: Collec
     if elicitation_channel(ctx, channels) is not None:
         return dict(questions)
     return {key: one for key, one in questions.items() if APPROVAL_ID.match(key) is None}
+
+
+UNCOUNTED = frozenset(
+    {"initialize", "ping", "server/discover", "logging/setLevel", "subscriptions/listen"}
+    | {"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
+    | {f"tasks/{verb}" for verb in ("get", "result", "list", "cancel", "update")}
+)
+"""The requests that `[limits] calls_a_minute` does not count: they reach no server and no mission."""
+
+
+def request_limits(service: Service) -> list[ServerMiddleware[Any]]:
+    """The middleware that counts the requests of clients; none if no limit is about them."""
+    limits = service.limits
+    if limits is None or not limits.counts_requests:
+        return []
+
+    async def counted(ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.request_id is not None and ctx.method not in UNCOUNTED:
+            with mcp_errors():
+                limits.count_request(caller_of(ctx))
+        return await call_next(ctx)
+
+    return [counted]
 
 
 def without_surrogates(value: Any) -> Any:

@@ -62,6 +62,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "validation_error": 422,
     "path_traversal_detected": 422,
     "too_many_tasks": 429,
+    "limit_reached": 429,
     "budget_exhausted": 429,
     "internal_error": 500,
     "extra_missing": 501,

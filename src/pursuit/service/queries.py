@@ -217,6 +217,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "started_at": iso(state.started_at),
         "ended_at": iso(state.ended_at),
         "failure": state.failure.error if state.failure is not None else None,
+        "paused_reason": state.paused_why if state.status == "paused" else None,
         "report": f"mission://{mission_id}/report" if state.report is not None else None,
         "parent": state.parent,
         "children": children_rows(state) or None,

@@ -29,7 +29,7 @@ from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
 from pursuit.server.audited_reads import AuditedReads
-from pursuit.server.errors import Context, as_object, is_modern, wire_error
+from pursuit.server.errors import Context, as_object, is_modern, request_limits, wire_error
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import Client, ClientRequest, Clients, ClientSession, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
@@ -169,7 +169,8 @@ class Gateway:
         reads = (
             [AuditedReads(self._audit, lambda _tool: False)] if self._audit.reads else []
         )  # see `Authorizer.recorded`
-        server.middleware = [*reads, task_middleware, partial(self.dispatch, handlers=handlers)]
+        counted = request_limits(runtime.service)
+        server.middleware = [*counted, *reads, task_middleware, partial(self.dispatch, handlers=handlers)]
         return server
 
     async def close(self) -> None:

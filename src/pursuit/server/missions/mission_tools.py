@@ -269,7 +269,8 @@ class MissionTools:
             descriptions={
                 "directive": "The goal in words.",
                 "criteria": "What must be true at the end. Name a `source` tool where several could report the value.",
-                "budget": "Caps; left out is no cap. It needs max_iterations or max_wall_clock_seconds, or unbounded.",
+                "budget": "Caps; left out is no cap. It needs max_iterations or max_wall_clock_seconds, or unbounded "
+                "if the operator lets clients.",
                 "tool_allowlist": "Names (server.tool) or globs of the tools it may call, from mission_tools.",
                 "allow_all_tools": "Instead of tool_allowlist: every tool of every server.",
                 "checkpoint_cadence": "When criteria are evaluated (default: every iteration).",

@@ -88,6 +88,7 @@ def run_lines(answer: Mapping[str, Any]) -> list[str]:
     rows: Sequence[Mapping[str, Any]] = answer["iterations"]
     head = f"{answer['session_id']} is {answer['status']}; this call ran {len(rows)} iteration{'s' * (len(rows) != 1)}."
     warnings = [f"warning: {warning}" for warning in answer.get("warnings", ())]
+    warnings += [f"paused: {answer['paused_reason']}"] if "paused_reason" in answer else []
     return [head, *iteration_lines(rows[-MOST_ITERATIONS:]), *warnings, *approval_lines(answer)]
 
 
