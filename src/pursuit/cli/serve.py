@@ -108,6 +108,7 @@ def serve(
         faults.append(Fault(field="--mission", reason="does not go with --gateway, which serves no missions"))
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
+    context.trust_here(schedules=True)
     door = None
     if http or socket is not None:
         door = http_door(
@@ -125,7 +126,6 @@ def serve(
 
         spelling = "escaped" if plain_names else "dotted"
         options = GatewayOptions(alone=door is None, spelling=spelling, search=tool_search, reloads=reloads)
-    context.trust_here(schedules=True)
 
     async def work() -> None:
         runtime = context.driving(mode, only=mission_id)
@@ -183,6 +183,7 @@ def http_door(
     if (config := context.configuration().oauth) is not None:
         from pursuit.server.oauth import OAuth
 
+        context.trust_here()  # a folder of a stranger must not say whose tokens count
         oauth = OAuth(config)
         if not require_token:
             raise InvalidArgument(
