@@ -463,6 +463,8 @@ class Keys:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.open = anyio.Event()
+        self.open.set()
         self.answer = b""
         self.status = b"200 OK"
 
@@ -470,6 +472,7 @@ class Keys:
         async with wire:
             await wire.receive()
             self.asked += 1
+            await self.open.wait()
             head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nConnection: close\r\n" % self.status
             await wire.send(b"%sContent-Length: %d\r\n\r\n%s" % (head, len(self.answer), self.answer))
 
@@ -511,6 +514,18 @@ def test_fetching_keys_is_bounded_whatever_tokens_are_shown(issuer: Issuer, tmp_
                         unknown = issuer.signed(served.url, {"kid": f"unknown-{number}"})
                         assert (await answer_to(served.url, unknown)).status_code in (401, 503)
                     assert keys.asked == before + 1
+            keys.status, keys.answer, keys.open = b"200 OK", good, anyio.Event()
+            (tmp_path / "left").mkdir()
+            async with serving(tmp_path / "left", config) as served:
+                token, before = issuer.signed(served.url), keys.asked
+                async with anyio.create_task_group() as leaving:
+                    leaving.start_soon(answer_to, served.url, token)
+                    while keys.asked == before:
+                        await anyio.sleep(0.01)
+                    leaving.cancel_scope.cancel()
+                keys.open.set()
+                assert (await answer_to(served.url, token)).status_code == 200, "a client that left ended no fetch"
+                assert keys.asked == before + 1
             tasks.cancel_scope.cancel()
 
     anyio.run(main)

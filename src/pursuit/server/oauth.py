@@ -173,7 +173,8 @@ class _KeySet:
                 return
             self._tried = now
             try:
-                with anyio.fail_after(settings.timeout_seconds):
+                # A client that leaves does not end the fetch that all others wait for.
+                with anyio.fail_after(settings.timeout_seconds, shield=True):
                     keys = await self._fetch()
             except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, RecursionError) as error:
                 why = str(error)[:200] or type(error).__name__
