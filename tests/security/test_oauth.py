@@ -487,7 +487,7 @@ def test_fetching_keys_is_bounded_whatever_tokens_are_shown(issuer: Issuer, tmp_
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         config = issuer.config(f'jwks_uri = "http://127.0.0.1:{port}/keys"\n')
-        async with anyio.create_task_group() as tasks:
+        async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, keys.serve)
             async with serving(tmp_path, config) as served:
                 token = issuer.signed(served.url)
