@@ -23,7 +23,7 @@ from test_mcp_asking import World, yes
 
 from pursuit import Runtime
 from pursuit.cli.main import answer
-from pursuit.config.configuration import Configuration, load_configuration
+from pursuit.config.configuration import USUAL_CHANNELS, Configuration, load_configuration
 from pursuit.core.events import ApprovalAnswered
 from pursuit.core.mission import parse_proposal
 from pursuit.errors import ApprovalNeeded, Conflict, PolicyDenied, ValidationFailed
@@ -75,24 +75,31 @@ def test_a_client_over_http_answers_its_own_question(tmp_path: Path, era: str, g
 
 
 @pytest.mark.guarantee("a-yes-needs-a-listed-channel")
+@pytest.mark.guarantee("an-approver-sees-everything")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_over_stdio_is_not_asked_where_its_channel_is_not_listed(tmp_path: Path, era: Any) -> None:
-    world = World()
+@pytest.mark.parametrize(
+    ("channels", "length", "asked"),
+    [(frozenset({"terminal"}), 1, False), (USUAL_CHANNELS, 40_000, False), (USUAL_CHANNELS, 20_000, True)],
+)
+def test_a_client_over_stdio_is_asked_only_by_a_listed_channel_and_sees_all(
+    tmp_path: Path, era: Any, channels: Any, length: int, asked: bool
+) -> None:
+    world, text = World(), "a" * (length - 1) + "z"
 
     async def main() -> None:
-        config = Configuration(policy=ONE, channels=frozenset({"terminal"}))
+        config = Configuration(policy=ONE, channels=channels)
         async with (
             Runtime(state=tmp_path / "l.db", config=config, servers={"world": [world.write]}) as runtime,
             mission_server(runtime) as server,
             Client(server, mode=era, elicitation_callback=world.answering(yes("mission"))) as client,
         ):
-            repeats = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "a"}}
+            repeats = {"kind": "repeat", "tool_name": "world.write", "args": {"text": text}}
             wanted = {**WIPES, "tool_allowlist": ["world.write"], "proposer": repeats}
             started = (await client.call_tool("mission_start", wanted)).structured_content
             assert started is not None
-            waits = await client.call_tool("mission_iterate", {"session_id": started["session_id"]})
-            assert waits.structured_content is not None and waits.structured_content["status"] == "waiting"
-        assert (world.asked, world.done) == ([], [])
+            told = (await client.call_tool("mission_iterate", {"session_id": started["session_id"]})).structured_content
+            assert told is not None and (told["status"] == "waiting") is not asked
+        assert ([text in one for one in world.asked], world.done) == (([True], [text]) if asked else ([], []))
 
     anyio.run(main)
 

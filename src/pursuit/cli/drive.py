@@ -30,7 +30,7 @@ from pursuit.config.trust import of_mission
 from pursuit.core.budgets import most_requests
 from pursuit.core.events import Permission
 from pursuit.core.mission import CAPS, Proposal
-from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PolicyDenied, PursuitError
+from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.policy.rules import parse_mode
 from pursuit.reports.wording import compact
 from pursuit.runtime import Runtime, open_planner
@@ -194,7 +194,7 @@ class Drive:
         """Whether the mission can go on here: its questions were answered, at this terminal or elsewhere."""
         approvals, service = Approvals(runtime.service), runtime.service
         asked = False
-        if self.screen.rich and sys.stdin.isatty():
+        if self.screen.rich and sys.stdin.isatty() and "terminal" in service.channels:
             rows = await approvals.open(mission_id)
             asked = bool(rows)
             for row in rows:
@@ -234,9 +234,6 @@ class Drive:
             row = await approvals.answer(approval_id, answer)
         except Conflict as taken:  # at the same moment, or a second yes where another person must agree
             self.screen.note(taken.message)
-        except PolicyDenied as refused:  # the terminal is no channel
-            self.screen.note(refused.message)
-            return False
         else:
             if answer != "denied" and (people := people_words(row)):
                 self.screen.note(f"{people} said yes")

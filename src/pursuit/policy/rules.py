@@ -193,7 +193,8 @@ class Rule:
 
     def __str__(self) -> str:
         when = ", ".join(f"{path} = {pattern}" for path, pattern in self.arguments.items())
-        said = f"{self.decision} {self.server}.{self.tool}" + (f" when {when}" if when else "")
+        people = f" {self.require} people about" if self.require > 1 else ""
+        said = f"{self.decision}{people} {self.server}.{self.tool}" + (f" when {when}" if when else "")
         return f"{said}: {self.reason}" if self.reason else said
 
 

@@ -346,6 +346,7 @@ async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, A
                 case GatewayApprovalAnswered():
                     verb = "deny" if event.answer == "denied" else "approve"
                     given = {"approval_id": event.approval_id, "answer": event.answer}
+                    given |= {} if event.channel is None else {"channel": event.channel}
                     lines.append((event.at, {**_line(row.name, event.at, event.by, verb), "arguments": given}))
                 case _:
                     pass

@@ -24,6 +24,7 @@ from pursuit.engine.context import Clock, Spent
 from pursuit.errors import Conflict, Fault, LimitReached, ValidationFailed
 from pursuit.ledger.contract import Draft, Ledger, every_stream
 from pursuit.service.audit import Caller
+from pursuit.service.tasks import requestor_of
 
 KIND = "usage"
 UNENDED = ("pending", "running", "waiting", "paused", "failed")
@@ -96,7 +97,7 @@ class ClientLimits:
         self._starting = anyio.Lock()
         self._driving: dict[str, list[str]] = {}
         self._calls: dict[str, tuple[float, int]] = {}
-        self._names: dict[str, str | None] = {}
+        self._clients: dict[str, Ceilings] = {}
 
     @property
     def counts_requests(self) -> bool:
@@ -112,7 +113,7 @@ class ClientLimits:
         limits = self.of(caller)
         if limits is None or caller.subject is None:
             return
-        self._names[caller.subject] = caller.credential
+        self._clients[requestor_of(caller)] = limits
         most, now = limits.calls_a_minute, self._clock.monotonic()
         if most is None:
             return
@@ -125,8 +126,12 @@ class ClientLimits:
         self._calls[caller.subject] = (begun, count + 1)
 
     def tasks_of(self, requestor: str) -> int | None:
-        """How many tasks of a requestor may run at once; None if only the settings limit them."""
-        return self._config.of(self._names.get(requestor)).tasks_at_once
+        """How many tasks of a requestor may run at once; None if only the settings limit them.
+
+        A requestor that has sent no request is the operator, in a process that serves no client.
+        """
+        limits = self._clients.get(requestor)
+        return None if limits is None else limits.tasks_at_once
 
     @asynccontextmanager
     async def starting(self, caller: Caller, mission: Mission, size: int) -> AsyncGenerator[None]:
