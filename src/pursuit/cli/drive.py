@@ -9,6 +9,7 @@ import signal
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,8 @@ class Drive:
             async with anyio.create_task_group() as tasks:
                 for mode in dict.fromkeys(modes.values()):
                     names = [name for name, kept in modes.items() if kept == mode]
+                    if self._mode is None and mode is not None:
+                        self._say_mode(mode, *names)
                     tasks.start_soon(together, self._mode or mode, names)
             self.screen.answer({"missions": [rows[name] for name in modes]})
             if not modes:
@@ -141,7 +144,11 @@ class Drive:
             raise show.has_ended(self.context, mission_id, state)
         if self._mode is None and state.mode is not None:
             self._mode = state.mode
-            self.screen.note(f"policy mode {state.mode}, as the mission was started; --mode changes it")
+            self._say_mode(state.mode)
+
+    def _say_mode(self, mode: str, *names: str) -> None:
+        which = f"{', '.join(names)}: " if names else ""
+        self.screen.note(f"{which}policy mode {mode}, as the mission was started; --mode changes it")
 
     def conduct(self, work: Callable[[Runtime], Awaitable[int]]) -> int:
         """Runs the work with a runtime and returns its exit code, or that of the signal which stopped it."""
@@ -265,9 +272,9 @@ class Drive:
             cause = root_cause(error)
             if not isinstance(cause, PursuitError):
                 raise
-            return {"session_id": mission_id, "error": cause.as_dict()}
-        finally:
             self._begun.remove(mission_id)
+            return {"session_id": mission_id, "error": cause.as_dict()}
+        self._begun.remove(mission_id)  # not after a signal, whose answer names it
         keys = ("session_id", "status", "verdict", "verdict_reason", "waiting_for", "failure", "iteration_count")
         row = {key: status[key] for key in keys if key in status}
         return {**row, "why": show.why(status), **({"report_files": files} if files else {})}
@@ -338,7 +345,15 @@ class Drive:
             self.screen.note(f"stopped by {name}; everything so far is recorded. Continue with: {resume}")
         else:
             self.screen.note(f"stopped by {name}; nothing was started")
+        if self._begun and self.context.configuration().notify is not None:
+            with suppress(Interrupted, PursuitError):
+                self.context.drive(self._notify)
         return 128 + number
+
+    async def _notify(self, runtime: Runtime) -> None:
+        """Tells the operator, as `[notify]` says, that these missions are interrupted."""
+        if runtime.notifier is not None:
+            await runtime.notifier.stopped(runtime.service, self._begun)
 
 
 async def _interrupted_modes(runtime: Runtime) -> dict[str, str | None]:

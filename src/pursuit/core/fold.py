@@ -228,7 +228,7 @@ def _created(event: MissionCreated) -> MissionState:
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
         parameters=event.parameters,
-        warnings=tuple(event.warnings),
+        first_warnings=tuple(event.warnings),
         file=event.file,
         credential=event.credential,
         owner=event.owner,
@@ -542,9 +542,7 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
 
 
 def _warned(state: MissionState, event: MissionWarned) -> None:
-    state.raised = (*state.raised, (event.iteration, event.message))
-    state.warnings = (*state.warnings, event.message)
-    state.warned.update(event.criteria)
+    state.raised = (*state.raised, event)
 
 
 def _wait_began(state: MissionState, event: WaitBegan) -> None:

@@ -388,7 +388,8 @@ def _timeline_row(event: IterationEnded, began: IterationProposed | None, calls:
 
 
 def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
-    thresholds = {c.metric: c for c in state.mission.criteria if isinstance(c, MetricThreshold)}
+    known = [one for one in state.mission.criteria if isinstance(one, MetricThreshold)]
+    thresholds = {one.metric: one for one in sorted(known, key=lambda one: one.required)}  # the required one wins
     rows: dict[str, Any] = {}
     for name in sorted(tally.points, key=lambda name: (name not in thresholds, name)):
         criterion = thresholds.get(name)

@@ -359,7 +359,7 @@ def has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:
     if proposal is not None and state.open is not None:
         raise InvalidArgument(
-            f"iteration {state.open.index} of {mission_id} is not finished; iterate once without a proposal",
+            f"iteration {state.iteration_number} of {mission_id} is not finished; iterate once without a proposal",
             session_id=mission_id,
         )
     if state.terminal and (state.stop is None or state.closed):

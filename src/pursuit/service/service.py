@@ -127,7 +127,7 @@ LONGEST_REASON = 8_192
 def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What iterations came to, with the warnings that came up in them."""
     done = {row["iteration_index"] for row in rows}
-    warnings = [message for iteration, message in state.raised if iteration in done]
+    warnings = [one.message for one in state.raised if one.iteration in done]
     answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
     if state.status == "paused" and state.paused_why is not None:
         answer["paused_reason"] = state.paused_why

@@ -703,7 +703,7 @@ async def progress(session: ServerSession, total: int) -> AsyncGenerator[Observe
         met = sum(one.status == "met" for one in state.results.values())
         of = len(state.mission.criteria)
         if send.statistics().current_buffer_used < BACKLOG:
-            send.send_nowait((value, f"iteration {state.iteration_count}: {phase}; {met} of {of} criteria met"))
+            send.send_nowait((value, f"iteration {state.iteration_number}: {phase}; {met} of {of} criteria met"))
 
     with receive:
         async with anyio.create_task_group() as tasks:

@@ -113,7 +113,7 @@ def iteration_lines(rows: Sequence[Mapping[str, Any]], *, raw: bool = False) -> 
 
 def iteration_line(row: Mapping[str, Any]) -> str:
     """One iteration's verdict."""
-    return f"iteration {row['iteration_index']}: {row['verdict']} ({row['verdict_reason']})"
+    return f"iteration {row['iteration_index'] + 1}: {row['verdict']} ({row['verdict_reason']})"
 
 
 def _call_line(call: Mapping[str, Any], *, raw: bool) -> str:
