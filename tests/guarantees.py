@@ -193,4 +193,6 @@ GUARANTEES = {
     "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
+    "custom-methods-are-listed": "A request or notification outside of the protocol reaches no server whose configuration does not list its method.",
+    "reads-are-audited": "With [audit] reads, each request that reads (resources, prompts, completions, subscriptions) is in the audit before it is answered.",
 }

@@ -100,7 +100,7 @@ def _server() -> Schema:
     flags = ("enabled", "required", "restart", "trust_annotations")
     types: dict[str, Schema] = {
         **dict.fromkeys(("command", "cwd", "url"), TEXT),
-        **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), TEXTS),
+        **dict.fromkeys(("args", "enabled_tools", "disabled_tools", "methods"), TEXTS),
         **dict.fromkeys(("env", "headers"), TEXT_MAP),
         **dict.fromkeys(("type", "transport"), _one_of(TRANSPORTS)),
         **dict.fromkeys(flags, FLAG),

@@ -37,7 +37,7 @@ TRANSPORTS: dict[str, Transport] = {
 SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
     "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
-    "isolation",
+    "isolation", "methods",
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
@@ -134,6 +134,8 @@ class ServerConfig:
     required: bool = False
     enabled_tools: tuple[str, ...] | None = None
     disabled_tools: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    """Globs of the requests and notifications outside of the protocol that clients of the gateway may send it."""
     isolation: Isolation | None = None
     concurrency: int | None = None
     restart: bool = True
@@ -189,6 +191,7 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         required=fields.flag("required") or False,
         enabled_tools=fields.texts("enabled_tools"),
         disabled_tools=fields.texts("disabled_tools") or (),
+        methods=fields.texts("methods") or (),
         isolation=read_isolation(fields),
         concurrency=None if concurrency is None else int(concurrency),
         restart=fields.flag("restart") is not False,

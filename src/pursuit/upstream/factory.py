@@ -76,8 +76,8 @@ def mcp_upstream(
                 # That transport is older than the modern era.
                 return McpUpstream(thing, over_sse(thing, rules), tasks=tasks, era="legacy")
     if isinstance(thing, Server | MCPServer):
-        # The user's own object: its annotations count as the operator's configuration.
-        config = ServerConfig(name=name, trust_annotations=True)
+        # The user's own object: its annotations and methods count as the operator's configuration.
+        config = ServerConfig(name=name, trust_annotations=True, methods=("*",))
         return McpUpstream(config, in_process(cast("MCPServer", thing)), tasks=tasks)
     return None
 

@@ -11,18 +11,22 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
+from pursuit.config.servers import ServerConfig
 from pursuit.core.gateway_events import GatewayOutcome, narrow_scope
 from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
 from pursuit.errors import LedgerUnavailable
 from pursuit.policy.rules import Layers, OperatorPolicy, decide, decide_request
 from pursuit.policy.traits import tool_approval_description
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
-from pursuit.server.errors import as_object, caller_of, may_approve, sendable
+from pursuit.server.errors import Context, as_object, caller_of, may_approve, sendable
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
@@ -83,17 +87,33 @@ class Authorizer:
         """Whether policy allows a call without an approval."""
         return decide(self._layers(caller_of(request.ctx)), tool, arguments).decision == "allow"
 
-    async def denied(self, request: ClientRequest, server: str, method: str) -> str | None:
-        """Why policy denies a request that is no call, or None. Its tool is named after its method."""
-        caller, traits = caller_of(request.ctx), READ_TRAITS if method in READING_METHODS else Traits()
-        tool = Tool(server=server, name=method, input_schema={}, definition={}, traits=traits, method=method)
-        ruling = decide_request(self._layers(caller), tool, request.params)
+    async def denied(self, ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> str | None:
+        """Why policy denies a request that is no call, with these parameters for the server, or None."""
+        call = _request(ctx, server, method, params)
+        ruling = decide_request(self._layers(call.caller), call.tool, call.arguments)
         if ruling.decision == "allow":
             return None
         asks = ", and only for a call of a tool can a person be asked" if ruling.decision == "ask" else ""
-        call = Authorization(tool=tool, arguments=request.params, caller=caller)
-        why = f"{tool.qualified} is denied by policy: {ruling.reason}{asks}"
+        why = f"{call.tool.qualified} is denied by policy: {ruling.reason}{asks}"
         return (await self._refused(call, why)).refusal
+
+    @asynccontextmanager
+    async def custom(self, ctx: Context, config: ServerConfig, *, relayed: bool = False) -> AsyncGenerator[Note | None]:
+        """Records a request or notification outside of the protocol, before and after.
+
+        Raises `MCPError` if the server's configuration does not list its method, or, unless it is `relayed`, policy
+        denies it.
+        """
+        method, params = ctx.method, ctx.params or {}
+        call = _request(ctx, config.name, method, params)
+        if not any(fnmatchcase(method, pattern) for pattern in config.methods):
+            why = f"{sendable(method)} is not in the protocol, and servers.{config.name}.methods does not list it"
+            await self._refused(call, why)
+            raise MCPError(METHOD_NOT_FOUND, why)
+        if not relayed and (why := await self.denied(ctx, config.name, method, params)) is not None:
+            raise MCPError(INVALID_REQUEST, why)
+        async with self.recorded(call) as note:
+            yield note
 
     async def authorize(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> Authorization:
         """Decides about a call; asks the client's user if policy requires an approval and that user may give it."""
@@ -225,6 +245,14 @@ class Authorizer:
                 except LedgerUnavailable as error:
                     # The call was made: its client gets the result, and the record says that the outcome is unknown.
                     _log.error("the outcome of %s could not be recorded: %s", call_id, error.message)
+
+
+def _request(ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> Authorization:
+    """A request that is no call; its tool is named after its method."""
+    traits = READ_TRAITS if method in READING_METHODS else Traits()
+    tool = Tool(server=server, name=method, input_schema={}, definition={}, traits=traits, method=method)
+    arguments = {key: value for key, value in params.items() if key != "_meta"}
+    return Authorization(tool=tool, arguments=arguments, caller=caller_of(ctx))
 
 
 def denial(policy: OperatorPolicy, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
