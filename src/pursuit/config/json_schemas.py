@@ -31,7 +31,7 @@ from pursuit.config.configuration import (
     TYPED_KEYS,
     WHOLE_SETTINGS,
 )
-from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
+from pursuit.config.servers import OVERRIDE_FLAGS, PIN_MODES, SERVER_KEYS, TRANSPORTS
 from pursuit.config.surroundings import BUBBLEWRAP, ISOLATION_KEYS
 from pursuit.core.mission import Mission
 from pursuit.policy.rules import MODES, SEVERITY
@@ -108,6 +108,7 @@ def _server() -> Schema:
         "timeouts": _table(seconds, dict.fromkeys(seconds, NUMBER)),
         "tools": _tables(override),
         "isolation": _surroundings()["isolation"],
+        "pin": _one_of(PIN_MODES),
     }
     return _table(SERVER_KEYS, types)
 

@@ -31,6 +31,8 @@ class Approval:
     asked_at: float
     until: float
     subject: str | None = None
+    digest: str | None = None
+    accepts: dict[str, Any] | None = None
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
@@ -38,7 +40,13 @@ class Approval:
     def scope(self, answer: Permission) -> str:
         """What a yes of this width covers."""
         scope = tool_scope(self.tool) if answer == "mission" else call_scope(self.tool, self.args)
-        return scope if self.subject is None else f"{scope} by {self.subject}"
+        return _bound(scope, self.digest, self.subject)
+
+
+def _bound(scope: str, digest: str | None, subject: str | None) -> str:
+    """A scope for one definition of the tool and for one client."""
+    scope = f"{scope} as {digest}" if digest else scope
+    return scope if subject is None else f"{scope} by {subject}"
 
 
 def approval_id(call_id: str) -> str:
@@ -58,14 +66,25 @@ def call_scope(tool: str, args: Mapping[str, Any]) -> str:
 
 
 def is_granted(
-    granted: set[str], approval: Approval | None, tool: str, args: Mapping[str, Any], subject: str | None
+    granted: set[str],
+    approval: Approval | None,
+    tool: str,
+    args: Mapping[str, Any],
+    subject: str | None,
+    *,
+    digest: str | None,
 ) -> bool:
-    """Whether a person has said yes to this call of a client, or to something that covers it."""
+    """Whether a person has said yes to this call of a client, or to something that covers it.
+
+    A yes is for the definition that the tool had; one from before definitions were recorded is for any.
+    """
     if approval is not None and approval.answer is not None:
-        same = call_scope(approval.tool, approval.args) == call_scope(tool, args)
+        same = approval.accepts is not None or (
+            call_scope(approval.tool, approval.args) == call_scope(tool, args) and approval.digest in (None, digest)
+        )
         return same and approval.answer in GRANTS
-    by = "" if subject is None else f" by {subject}"
-    return f"{tool_scope(tool)}{by}" in granted or f"{call_scope(tool, args)}{by}" in granted
+    scopes = tool_scope(tool), call_scope(tool, args)
+    return any(_bound(scope, one, subject) in granted for scope in scopes for one in {digest, None})
 
 
 def pending(approvals: Mapping[str, Approval]) -> list[Approval]:

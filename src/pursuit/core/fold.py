@@ -415,6 +415,8 @@ def _asked(state: MissionState, event: ApprovalAsked) -> None:
         asked_at=event.at,
         until=event.until,
         subject=event.subject,
+        digest=event.digest,
+        accepts=event.accepts,
     )
 
 
@@ -431,10 +433,12 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
     if approval is None or approval.answer is not None or event.at >= approval.until:
         return
     approval.answer, approval.by, approval.why = event.answer, event.by, event.reason
-    if event.answer in ("arguments", "mission"):
+    if event.answer in ("arguments", "mission") and approval.accepts is None:
         state.granted.add(approval.scope(event.answer))
         for other in pending(state.approvals):
-            if is_granted(state.granted, None, other.tool, other.args, other.subject):
+            if other.accepts is None and is_granted(
+                state.granted, None, other.tool, other.args, other.subject, digest=other.digest
+            ):
                 other.answer, other.by, other.why = event.answer, event.by, event.reason
     _go_on_if_answered(state)
 
@@ -464,7 +468,8 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
-    state.approvals = {}
+    # What was said about the changes of a server holds for the rest of the mission.
+    state.approvals = {key: one for key, one in state.approvals.items() if one.accepts is not None and one.answer}
     state.answers = {}
     state.fallback = 0
     state.iteration_count = event.iteration + 1

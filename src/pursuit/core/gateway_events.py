@@ -71,6 +71,9 @@ class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
     until: float
     who: str
     by: str
+    digest: str | None = None
+    accepts: dict[str, Any] | None = None
+    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
 
 
 class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
@@ -111,6 +114,11 @@ def fingerprint(tool: str, args: Mapping[str, Any]) -> str:
     """The key of a tool with exactly these arguments, also where they hold text that cannot be encoded."""
     body = json.dumps([tool, args], sort_keys=True, separators=(",", ":"))
     return f"call {hashlib.sha256(body.encode()).hexdigest()}"
+
+
+def bound_tool(tool: str, digest: str | None) -> str:
+    """A tool with this definition: an approval is for no other one."""
+    return f"{tool} as {digest}" if digest else tool
 
 
 def narrow_scope(who: str, tool: str, args: Mapping[str, Any]) -> str:
@@ -167,5 +175,6 @@ class GatewayState:
         if asked is None or event.approval_id in self.answers:
             return
         self.answers[event.approval_id] = event
-        if event.answer in GRANTS and event.answer != "once":
-            self.granted.add(wide_scope(asked.who, asked.tool) if event.answer == "mission" else asked.scope)
+        if event.answer in GRANTS and (event.answer != "once" or asked.accepts is not None):
+            wide = event.answer == "mission" and asked.accepts is None
+            self.granted.add(wide_scope(asked.who, bound_tool(asked.tool, asked.digest)) if wide else asked.scope)

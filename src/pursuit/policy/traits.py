@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pursuit.core.audit import redacted
+from pursuit.core.pins import Changes
 from pursuit.core.tools import Tool, ToolOverride, Traits
 
 OPERATOR = "your configuration"
@@ -175,6 +176,14 @@ def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str
     if len(body) > LONGEST:
         body = f"{body[:LONGEST]}…\n  ({len(arguments)} arguments, cut here)"
     return f"{body}\nasked because {printable(why)}"
+
+
+def changes_description(changes: Changes) -> str:
+    """The question whether the changed tools of a server are accepted; a long difference is cut, and says so."""
+    text = changes.text
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}…\n  (cut here: `pursuit tools diff` shows all of it)"
+    return f"accept the changed tools of server {printable(changes.server)}?\n{text}\nasked because {changes.reason}"
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import anyio
 
-from pursuit.core.approvals import Approval, pending
+from pursuit.core.approvals import GRANTS, Approval, pending
 from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, decode
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
@@ -20,6 +20,7 @@ from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import GatewayQuestions, already_answered, expired
 from pursuit.service.queries import approval_row
 from pursuit.service.service import Service, storable_reason
+from pursuit.upstream.pins import accept
 
 APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
 
@@ -117,6 +118,7 @@ class Approvals:
             await service.say(mission_id, ApprovalExpired(at=now, approval_id=approval_id))
             raise expired(approval_id, asked.until)
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
+        given |= {} if asked.accepts is None else {"accepts": asked.accepts}
         async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
             word = ApprovalAnswered(
                 at=service.clock.now(),
@@ -127,6 +129,8 @@ class Approvals:
             )
             status = (await service.say(mission_id, word)).status
             await self._require_first(mission_id, head, word)
+            if asked.accepts is not None and answer in GRANTS:
+                await accept(self.ledger, asked.accepts, at=word.at, by=str(by))
         return {**approval_row(mission_id, asked), "answer": answer, "by": str(by), "status": status}
 
     async def _require_first(self, mission_id: str, head: int, word: ApprovalAnswered) -> None:

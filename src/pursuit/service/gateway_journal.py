@@ -28,18 +28,22 @@ from pursuit.core.gateway_events import (
     GatewayOpened,
     GatewayOutcome,
     GatewayState,
+    bound_tool,
     decode_gateway,
     encode_gateway,
     fingerprint,
     narrow_scope,
     wide_scope,
 )
+from pursuit.core.pins import Changes
 from pursuit.core.report import iso
+from pursuit.core.tools import Tool
 from pursuit.engine.context import Clock
 from pursuit.errors import Conflict
 from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
 from pursuit.reports.wording import moment
 from pursuit.service.audit import Caller
+from pursuit.upstream.pins import accept
 
 KIND = "gateway"
 ASKING = "asking"
@@ -102,12 +106,26 @@ class GatewayJournal:
             GatewayCallRefused(at=self._clock.now(), tool=tool, args=redacted(args), why=why[:LONGEST_WHY], by=by)
         )
 
-    async def ask(self, tool: str, args: Mapping[str, Any], *, description: str, reason: str, caller: Caller) -> Asked:
-        """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this."""
-        scope = narrow_scope(caller.scope, tool, args)
+    async def ask(
+        self,
+        tool: Tool,
+        args: Mapping[str, Any],
+        *,
+        description: str,
+        reason: str,
+        caller: Caller,
+        changes: Changes | None = None,
+    ) -> Asked:
+        """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this.
+
+        With `changes` the question is whether these are accepted, whichever caller is the first to need them.
+        """
+        bound = bound_tool(tool.qualified, tool.digest)
+        scope = narrow_scope(caller.scope, bound, args) if changes is None else changes.key
+        wide = wide_scope(caller.scope, bound) if changes is None else scope
         async with self._asking:
             await self._refresh()
-            if self._state.granted & {scope, wide_scope(caller.scope, tool)}:
+            if self._state.granted & {scope, wide}:
                 return Asked(approval_id="", granted=True)
             before = self._state.of_scope(scope)
             for one in before:
@@ -123,7 +141,7 @@ class GatewayJournal:
             fresh = GatewayApprovalAsked(
                 at=now,
                 approval_id=approval_id(f"{self.stream} {scope} {len(before)}"),
-                tool=tool,
+                tool=tool.qualified,
                 args=redacted(args),
                 scope=scope,
                 description=description,
@@ -131,6 +149,8 @@ class GatewayJournal:
                 until=now + self.patience,
                 who=caller.scope,
                 by=str(caller),
+                digest=tool.digest or None,
+                accepts=None if changes is None else changes.what,
             )
             self._waits = True
             await self._write(fresh)
@@ -172,6 +192,9 @@ class GatewayJournal:
         why = None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_WHY]
         word = GatewayApprovalAnswered(at=self._clock.now(), approval_id=question, answer=answer, by=by, reason=why)
         await self._write(word)
+        await self._refresh()
+        if self._state.answers.get(question) == word:
+            await _accept_changes(self._ledger, self._state.asked[question], word)
 
     async def close(self) -> None:
         """Ends the stream, if there is one."""
@@ -235,6 +258,7 @@ class GatewayQuestions:
             first = (await _read_state(self._ledger, stream))[0].answers[question]
             if first != word:
                 raise already_answered(question, first.answer, first.by)
+            await _accept_changes(self._ledger, asked, word)
             return {**_row(stream, asked), "answer": answer, "by": by, "status": "open"}
         return None
 
@@ -248,6 +272,12 @@ async def _read_state(ledger: Ledger, stream: str) -> tuple[GatewayState, int]:
     stored, state = await ledger.read(stream), GatewayState()
     state.apply(decode_gateway(one.body) for one in stored)
     return state, stored[-1].seq if stored else 0
+
+
+async def _accept_changes(ledger: Ledger, asked: GatewayApprovalAsked, word: GatewayApprovalAnswered) -> None:
+    """Pins what a yes accepts."""
+    if asked.accepts is not None and word.answer in GRANTS:
+        await accept(ledger, asked.accepts, at=word.at, by=word.by)
 
 
 async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:

@@ -20,11 +20,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from pursuit.config.servers import ServerConfig
-from pursuit.core.gateway_events import GatewayOutcome, narrow_scope
+from pursuit.core.gateway_events import GatewayOutcome, bound_tool, narrow_scope
 from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
 from pursuit.errors import LedgerUnavailable
-from pursuit.policy.rules import Layers, OperatorPolicy, decide, decide_request
-from pursuit.policy.traits import tool_approval_description
+from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_request
+from pursuit.policy.traits import changes_description, tool_approval_description
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
 from pursuit.server.errors import Context, as_object, caller_of, may_approve, sendable
 from pursuit.server.gateway.clients import ClientRequest
@@ -32,6 +32,7 @@ from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
 from pursuit.service.audit import Audit, Caller
 from pursuit.service.gateway_journal import GatewayJournal
+from pursuit.upstream.pins import Pins
 from pursuit.upstream.resource_tools import READ_TRAITS
 
 FORM = approval_schema(where="until the gateway ends")
@@ -71,14 +72,17 @@ class Authorization:
     @property
     def scope(self) -> str:
         """What an approval of this call covers."""
-        return narrow_scope(self.caller.scope, self.tool.qualified, self.arguments)
+        return narrow_scope(self.caller.scope, bound_tool(self.tool.qualified, self.tool.digest), self.arguments)
 
 
 class Authorizer:
     """Asks policy, which `layers` returns for each caller, and people; writes to the journal."""
 
-    def __init__(self, layers: Callable[[Caller], Layers], journal: GatewayJournal, audit: Audit) -> None:
+    def __init__(
+        self, layers: Callable[[Caller], Layers], journal: GatewayJournal, audit: Audit, pins: Pins | None
+    ) -> None:
         self._layers = layers
+        self._pins = pins
         self._journal = journal
         self._audit = audit
         self._tickets: dict[str, str] = {}
@@ -117,6 +121,8 @@ class Authorizer:
 
     async def authorize(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> Authorization:
         """Decides about a call; asks the client's user if policy requires an approval and that user may give it."""
+        if tool.changes is not None and self._pins is not None:
+            tool = await self._pins.look_again(tool)
         call = Authorization(tool=tool, arguments=arguments, caller=caller_of(request.ctx))
         if request.operator:
             # No approval is needed for the operator's own call; a denial holds.
@@ -134,14 +140,24 @@ class Authorizer:
                 # A ticket is valid once: a second request with it needs another approval.
                 del self._tickets[ticket]
                 return replace(call, approved=True, round_trip=_round_trip(request.params))
-        return await self._ask(request, call, ruling.reason)
+        return await self._ask(request, call, ruling)
 
-    async def _ask(self, request: ClientRequest, call: Authorization, reason: str) -> Authorization:
+    async def _ask(self, request: ClientRequest, call: Authorization, ruling: Ruling) -> Authorization:
         """Looks for an approval in the ledger, and asks for one if there is none."""
-        name = call.tool.qualified
-        description = tool_approval_description(call.tool, call.arguments, reason)
+        name, reason, changes = call.tool.qualified, ruling.reason, ruling.changes
+        description = (
+            tool_approval_description(call.tool, call.arguments, reason)
+            if changes is None
+            else changes_description(changes)
+        )
         ask = partial(
-            self._journal.ask, name, call.arguments, description=description, reason=reason, caller=call.caller
+            self._journal.ask,
+            call.tool,
+            call.arguments,
+            description=description,
+            reason=reason,
+            caller=call.caller,
+            changes=changes,
         )
         question = await ask()
         if question.granted is None and request.client.has_forms and may_approve(request.ctx):
@@ -157,6 +173,8 @@ class Authorizer:
             return await self._refused(call, how)
         if not question.granted:
             return await self._refused(call, f"{name} was denied by {question.by or 'a person'}")
+        if changes is not None:  # the tool is accepted; whether this call may be made is another question
+            return await self.authorize(request, replace(call.tool, changes=None), call.arguments)
         return replace(call, approved=True, round_trip=_round_trip(request.params))
 
     async def _elicit(

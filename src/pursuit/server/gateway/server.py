@@ -107,7 +107,9 @@ class Gateway:
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
         )
-        authorizer = self._authorizer = Authorizer(self._layers, self._journal, self._audit)
+        authorizer = self._authorizer = Authorizer(
+            self._layers, self._journal, self._audit, runtime.toolbox.host.pool.pins
+        )
         self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), authorizer.denied)
         self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
         resources = Resources(self.upstreams, self._relay, limits)

@@ -178,7 +178,7 @@ def _runtime(problem: Manifest, options: ProblemOptions) -> Runtime:
     """A runtime with the operator's policy and the problem's own server only."""
     given = options.config or Configuration()
     # The server's stderr may be about the scorer, and agents read why a call failed.
-    servers = {} if problem.server is None else {UPSTREAM: replace(problem.server, discreet=True)}
+    servers = {} if problem.server is None else {UPSTREAM: replace(problem.server, discreet=True, pin="off")}
     configuration = replace(given, servers=servers, commands={}, checks={})
     # A problem without a server gets one without tools, so that all else is the same.
     own: dict[str, Any] = {} if servers else {UPSTREAM: []}
