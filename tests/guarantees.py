@@ -195,4 +195,5 @@ GUARANTEES = {
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
     "custom-methods-are-listed": "A request or notification outside of the protocol reaches no server whose configuration does not list its method.",
     "reads-are-audited": "With [audit] reads, each request that reads (resources, prompts, completions, subscriptions) is in the audit before it is answered.",
+    "changed-tools-lose-their-grants": "A tool whose definition changed since it was pinned has no grants and no allow rules until a person accepts it; other tools go on.",
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gateway_stage import LEGACY, MODERN, Client, House, house, run, words
+from public_servers import NODE, NODE_SERVERS
 
 from pursuit import Runtime
 from pursuit.cli.main import answer
@@ -339,3 +340,36 @@ def test_a_wrong_pin_is_a_fault_with_its_place(tmp_path: Path) -> None:
     assert [(fault.field, "did you mean" in fault.reason) for fault in refused.value.faults] == [
         ("servers.a.pin", True)
     ]
+
+
+@pytest.mark.guarantee("changed-tools-lose-their-grants")
+def test_an_upgraded_public_server_asks_again_for_what_writes_and_goes_on_reading(tmp_path: Path) -> None:
+    modules = NODE_SERVERS.parent
+    versions = [modules / "server-filesystem-2025", NODE_SERVERS / "server-filesystem"]
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "old.txt").write_text("old")
+    reads = {"read_text_file": ToolOverride(read_only=True)}
+
+    async def use(stage: House, name: str) -> tuple[bool, bool]:
+        """Whether a file was written, and whether one was read."""
+        client = await stage.client(LEGACY)
+        await client.request(
+            "tools/call", {"name": "write_file", "arguments": {"path": str(folder / name), "content": "x"}}
+        )
+        read = await client.call("read_text_file", {"path": str(folder / "old.txt")})
+        return (folder / name).exists(), not read.get("isError")
+
+    async def main() -> None:
+        for place, version in enumerate(versions):
+            args = (str(version / "dist" / "index.js"), str(folder))
+            server = ServerConfig(name="files", command=str(NODE), args=args, tools=reads)
+            policy = OperatorPolicy(rules=(Rule(decision="allow", server="files"),))
+            async with house(tmp_path, server, policy=policy) as stage:
+                assert await use(stage, f"{place}.txt") == (place == 0, True)
+                changed = await stage.runtime.toolbox.pin("files")
+                names = [name for one in changed["accepted"] for name in one["tools"]]
+                assert ("write_file" in names) is (place == 1)
+                assert await use(stage, f"{place} again.txt") == (True, True)
+
+    run(main)
