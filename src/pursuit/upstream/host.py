@@ -9,7 +9,7 @@ from typing import Any
 
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.mission import FLEET, SPAWN, MissionPolicy
-from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult, Upstream
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import (
     Layers,
@@ -24,6 +24,9 @@ from pursuit.policy.rules import (
 from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.pool import Pool
 from pursuit.upstream.resource_tools import is_resource_tool, read
+
+LISTINGS = "listings"
+"""The attribute of an upstream that counts its lists, where they may change."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class MissionTools:
     names: Sequence[str] = ()
     later: TaskCalls | None = None
     listings: dict[str, int] = field(default_factory=dict[str, int], repr=False)
-    """Which list of each server the catalogue has."""
+    """Which list of each server the catalogue has; servers whose tools never change are not in it."""
     _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
     """The ruling about each tool that no rule judges by its arguments: the layers do not change."""
 
@@ -56,9 +59,9 @@ class MissionTools:
             upstream = self.pool.upstream(server)
             with suppress(UpstreamUnavailable):
                 listed = await upstream.tools()
-                number = listing_number(upstream)
-                changed = [tool for tool in self.catalogue if tool.server == server and tool.changes is not None]
-                if number != self.listings[server] or changed:
+                number: int = getattr(upstream, LISTINGS)
+                # A changed tool is looked at again: the operator may have accepted it.
+                if number != self.listings[server] or any(tool.changes is not None for tool in listed):
                     self.listings[server] = number
                     await self._take_over(server, listed)
 
@@ -203,10 +206,9 @@ class ToolHost:
             asking=may_ask(layers, offered),
             names=names,
             later=self.later,
-            listings={name: listing_number(self.pool.upstream(name)) for name in servers},
+            listings={
+                name: number
+                for name in servers
+                if (number := getattr(self.pool.upstream(name), LISTINGS, None)) is not None
+            },
         )
-
-
-def listing_number(upstream: Upstream) -> int:
-    """Which list of its tools an upstream has given; 0 for one whose tools do not change."""
-    return getattr(upstream, "listings", 0)
