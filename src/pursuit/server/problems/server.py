@@ -130,12 +130,12 @@ async def open_problem(
     )
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(_runtime(problem, options))
-        sandbox = await stack.enter_async_context(Sandbox())
-        gateway = await stack.enter_async_context(open_gateway(runtime, gateway_options))
         ledger = runtime.service.ledger
         begun = attempt_id is not None and (options.subject is None or await ledger.row(attempt_id) is not None)
         if not begun and options.subject is not None:
             attempt_id, number = await attempt_of(ledger, time.time, problem, options.subject)
+        sandbox = await stack.enter_async_context(Sandbox())
+        gateway = await stack.enter_async_context(open_gateway(runtime, gateway_options))
         attempt = Attempt(
             ledger,
             time.time,
