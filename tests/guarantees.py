@@ -204,4 +204,8 @@ GUARANTEES = {
     "clients-have-ceilings": "No client begins, drives, uses or stores more than the operator's [limits], whatever it sends at once, also after a restart.",
     "images-are-content": "An image reaches a model that takes it; what none takes is left out and named, and no request fails for it.",
     "the-model-is-told-what-changed": "A model is told the output of a check that fails, and once in a turn which cap runs out.",
+    "custom-methods-are-listed": "A request or notification outside of the protocol reaches no server whose configuration does not list its method.",
+    "reads-are-audited": "With [audit] reads, each request that reads (resources, prompts, completions, subscriptions) is in the audit before it is answered.",
+    "changed-tools-lose-their-grants": "A tool whose definition changed since it was pinned has no grants and no allow rules until a person accepts it; other tools go on.",
+    "attempts-belong-to-callers": "A caller at a problem that connects again goes on with its attempt and budget; a further attempt is numbered and can be limited.",
 }

@@ -49,6 +49,7 @@ from pursuit.tasks.calls import TaskCalls
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.upstream.host import ToolHost
+from pursuit.upstream.pins import Pins
 from pursuit.upstream.pool import Pool, Reloaded
 
 if TYPE_CHECKING:
@@ -243,6 +244,7 @@ class Runtime:
             clock = SystemClock()
             if configuration.notify is not None:
                 self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
+            pins = Pins(ledger, clock.now)
             if self.only is not None:
                 ledger = await _scoped(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
@@ -263,7 +265,7 @@ class Runtime:
                 )
             )
             self._pool = await stack.enter_async_context(
-                Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
+                Pool(self._configured, self._in_process(configuration), network=configuration.policy.network, pins=pins)
             )
             self._later = TaskCalls(self.tasks.host, self._upstream, self.tasks.tail)
             self.tasks.resume["call"] = self._later.resume

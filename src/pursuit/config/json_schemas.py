@@ -36,7 +36,7 @@ from pursuit.config.configuration import (
     WHOLE_LIMITS,
     WHOLE_SETTINGS,
 )
-from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
+from pursuit.config.servers import OVERRIDE_FLAGS, PIN_MODES, SERVER_KEYS, TRANSPORTS
 from pursuit.config.surroundings import BUBBLEWRAP, ISOLATION_KEYS
 from pursuit.core.approvals import MOST_PEOPLE
 from pursuit.core.mission import Mission
@@ -106,7 +106,7 @@ def _server() -> Schema:
     flags = ("enabled", "required", "restart", "trust_annotations")
     types: dict[str, Schema] = {
         **dict.fromkeys(("command", "cwd", "url"), TEXT),
-        **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), TEXTS),
+        **dict.fromkeys(("args", "enabled_tools", "disabled_tools", "methods"), TEXTS),
         **dict.fromkeys(("env", "headers"), TEXT_MAP),
         **dict.fromkeys(("type", "transport"), _one_of(TRANSPORTS)),
         **dict.fromkeys(flags, FLAG),
@@ -114,6 +114,7 @@ def _server() -> Schema:
         "timeouts": _table(seconds, dict.fromkeys(seconds, NUMBER)),
         "tools": _tables(override),
         "isolation": _surroundings()["isolation"],
+        "pin": _one_of(PIN_MODES),
     }
     return _table(SERVER_KEYS, types)
 

@@ -340,6 +340,10 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     subject: str | None = None
     require: int = 1
     cut: bool = False
+    digest: str | None = None
+    """The definition of the tool that the yes is about."""
+    accepts: dict[str, Any] | None = None
+    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):

@@ -418,6 +418,8 @@ def _asked(state: MissionState, event: ApprovalAsked) -> None:
         subject=event.subject,
         require=event.require,
         cut=event.cut,
+        digest=event.digest,
+        accepts=event.accepts,
     )
 
 
@@ -444,10 +446,12 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
             return
         answer, by = together
     approval.answer, approval.by, approval.why = answer, by, event.reason
-    if answer in ("arguments", "mission"):
+    if answer in ("arguments", "mission") and approval.accepts is None:
         state.granted.add(approval.scope(answer))
         for other in pending(state.approvals):
-            if is_granted(state.granted, None, other.tool, other.args, other.subject, require=other.require):
+            if other.accepts is None and is_granted(
+                state.granted, None, other.tool, other.args, other.subject, digest=other.digest, require=other.require
+            ):
                 other.answer, other.by, other.why = answer, by, event.reason
     _go_on_if_answered(state)
 
@@ -483,7 +487,8 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
-    state.approvals = {}
+    # What was said about the changes of a server holds for the rest of the mission.
+    state.approvals = {key: one for key, one in state.approvals.items() if one.accepts is not None and one.answer}
     state.answers = {}
     state.fallback = 0
     state.iteration_count = event.iteration + 1

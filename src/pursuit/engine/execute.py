@@ -45,6 +45,7 @@ async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False
     become a task that still runs.
     """
     todo = [call for call in planned if not _is_settled(run.state, call)]
+    await run.tools.refresh(call.tool for call in todo)
     if run.tools.asking:
         await ask_first(run, todo)
     together = len(todo) > 1 and all(_parallel_safe(run, call) for call in todo)
