@@ -333,7 +333,7 @@ def test_what_a_proposed_script_claims_meets_nothing() -> None:
             assert statuses == {"mass": "inconclusive", "t": "inconclusive", "done": "unmet", "any": "inconclusive"}
             assert simulation.state.claimed == {"mass": 0.25}
             assert simulation.state.metrics == {}
-            assert simulation.state.best == {}
+            assert simulation.state.nearest == {}
         else:
             assert set(statuses.values()) == {"met"}
             assert simulation.state.status == "completed"

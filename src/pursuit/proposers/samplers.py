@@ -278,6 +278,11 @@ class Study:
         """Whether the same arguments give different results, as the mission says or as was seen."""
         return self.seen.noisy
 
+    @property
+    def settled(self) -> bool:
+        """Whether that is known: the mission says so, or a point was measured twice."""
+        return self.seen.settled
+
     def ask(self) -> dict[str, Any]:
         """The searched arguments of the next trial."""
         if (again := self._due()) is not None:

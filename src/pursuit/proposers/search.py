@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 
-from pursuit.core.confirmation import Remeasure, remeasure
+from pursuit.core.confirmation import RETESTS, Remeasure, remeasure
 from pursuit.core.criteria import Check
 from pursuit.core.events import (
     AnyEvent,
@@ -55,8 +55,6 @@ MARGIN = 3
 SHARE = 0.05
 LEAST = 1.0
 """The least seconds, and the share of the whole time, that are kept for `then`: it may start programs, as a judge."""
-RETESTS = 3
-"""With noise, the fresh results of a winner before `then` is called with it."""
 AFRESH = 5.0
 """The least seconds that are kept where a driver has just begun: how long an iteration takes is not known yet."""
 
@@ -209,8 +207,8 @@ class Search:
         self._clock = Clock()
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
-        self._wanted: Remeasure | None = None  # what a criterion with `confirm` waits for
-        # With noise and `then`: a winner, and its fresh results.
+        self._wanted: Remeasure | None = None  # what a criterion waits for: its `confirm`, or the retest of a winner
+        # With `then`, unless it is known that there is no noise: a winner, and its fresh results.
         self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
         self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
         self._judged = False  # whether there was a checkpoint since `then` was called
@@ -281,7 +279,7 @@ class Search:
         """
         if self._trials.others:
             return Failed(self._called(tool), final=True) if self._judged else None
-        over = self._shown or (last and self._best is not None)
+        over = (self._shown and not self._confirming) or (last and self._best is not None)
         more = Failed("") if over else self._more(study, room)
         if not isinstance(more, Failed):
             return more
@@ -344,7 +342,7 @@ class Search:
 
     @property
     def _confirming(self) -> bool:
-        """Whether a criterion with `confirm` waits for more results of a trial."""
+        """Whether a criterion waits for more results of a trial."""
         return self._wanted is not None and self._wanted.tool == self._search.tool_name
 
     def _plan(self, study: Study, count: int) -> list[dict[str, Any]]:
@@ -379,13 +377,13 @@ class Search:
                 met = trial
         if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
             return  # the winner's second call was never made, so it still has to be
-        if study.noisy and self._search.then is not None:
+        if self._search.then is not None and (study.noisy or not study.settled):
             self._again = self._retested(met, ended)
         else:
             self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
 
     def _retested(self, met: Trial | None, ended: Sequence[Trial]) -> Mapping[str, Any] | None:
-        """With noise, the arguments of a winner until it has enough fresh results; their mean decides.
+        """The arguments of a winner until it has enough fresh results, with noise; their mean decides.
 
         The result that made it a winner does not count: it was chosen for being good.
         """
@@ -441,7 +439,7 @@ class Search:
         first = self._trials.made + 1
         kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
         if self._confirming:
-            return f"trial {first}: once more the arguments that a criterion needs confirmed{kind}"
+            return f"trial {first}: once more the arguments that met a threshold, to confirm it{kind}"
         if self._again is not None:
             return f"trial {first}: once more the arguments that met every threshold{kind}"
         ignored = self._ignored() if self._trials.answered else ""
