@@ -17,6 +17,7 @@ from pursuit.core.search import Parameter, SearchProposer
 from pursuit.proposers.objective import Score
 from pursuit.proposers.samplers import Study
 from pursuit.proposers.space import Space
+from pursuit.proposers.surrogate import EVOLVES, Surrogate
 
 SQUARE = {name: {"low": -1.0, "high": 1.0} for name in "xy"}
 
@@ -89,6 +90,19 @@ def test_choices_beside_numbers_are_found() -> None:
     for seed in range(3):
         study, _ = run(60, value, space=space, seed=seed)
         assert study.best["kind"] == "e" and value(study.best) < 0.01
+
+
+@pytest.mark.parametrize("limits", [(), (-1.0,)])
+def test_late_in_a_run_without_limits_cma_es_takes_turns_with_the_models(limits: tuple[float, ...]) -> None:
+    space: dict[str, dict[str, Any]] = {**SQUARE}
+    study = Study(Space({n: Parameter(**one) for n, one in space.items()}), sampler="auto", seed=1, aimless=False)
+    assert isinstance(study._steady, Surrogate)
+    epochs, turns = study._steady.epochs, list[bool]()
+    for _ in range(140):
+        turns.append(epochs.evolving)
+        study.tell(Score(bowl(study.ask()), limits, met=False))
+    assert epochs.count > EVOLVES and not any(turns[:60])
+    assert any(turns) is (not limits)
 
 
 @pytest.mark.parametrize(("given", "reason"), [("much", "must be true"), (-1, "must be true"), (float("inf"), "")])
