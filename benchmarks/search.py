@@ -73,7 +73,7 @@ def drawn(problem: Problem, seed: int) -> float:
     return min((one["cost"] for one in found if max(v for k, v in one.items() if k != "cost") <= 0), default=math.inf)
 
 
-PARTS = ("missions", "constrained", "bbob", "choices", "time")
+PARTS = ("missions", "constrained", "bbob", "noise", "choices", "time")
 
 
 def main() -> None:
@@ -93,8 +93,8 @@ def main() -> None:
         figures += missions(first, count, asked.sampler)
     if "constrained" in asked.only:
         figures += against_before(seeds, record=asked.record, long=asked.long)
-    if "bbob" in asked.only:
-        figures += against_peers(bbob_tasks(), seeds)
+    for part in (one for one in ("bbob", "noise") if one in asked.only):
+        figures += against_peers([task for task in bbob_tasks() if task.noisy is (part == "noise")], seeds)
     if "choices" in asked.only:
         figures += against_peers(choice_tasks(), seeds)
     if "time" in asked.only:
