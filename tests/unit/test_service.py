@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,7 @@ def test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail(
             return (await runtime.service.verify(expect=root)).faults
 
     root = play(scene)
-    with sqlite3.connect(tmp_path / "ledger.db") as database:
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
         stream, seq = database.execute(
             "SELECT id, head_seq FROM streams WHERE kind = 'mission' AND status <> 'forgotten'"
         ).fetchone()
