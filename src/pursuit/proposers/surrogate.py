@@ -269,13 +269,16 @@ class Surrogate(optuna.samplers.BaseSampler):
         return self._evolution[1]
 
     def from_best(self, number: int) -> dict[str, Any]:
-        """A step from the best point: in turns to other numbers and to another choice."""
+        """A step from the best point: in turns to other numbers and, twice as often, to another choice.
+
+        A model finds good numbers in a few steps, and a wrong choice costs more than numbers that are not quite right.
+        """
         leader = self._seen.leader()
         chance = np.random.default_rng([self._seed, 5, number])
         if leader is None:
             return self.space.decode(chance.random(self.space.width))
         alike, count = self._seen.alike(leader), len(self.space.ranges)
-        others = self._other_choices(leader) if number % 2 else []
+        others = self._other_choices(leader) if number // 3 % 3 else []  # each third trial is such a step
         if others:
             row = others[int(chance.integers(0, len(others)))]
         elif len(alike) < count + 2:  # too few to model
