@@ -209,6 +209,26 @@ def test_a_winner_is_measured_again_before_it_is_handed_on(tmp_path: Path) -> No
     assert len(scale.certified) == 1
 
 
+def test_a_winner_that_fails_when_it_is_repeated_does_not_hold_the_search_up(tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    def once(x: float) -> dict[str, Any]:
+        """Answers each question once."""
+        calls.append(x)
+        if x in calls[:-1]:
+            raise ValueError("asked before")
+        return {"metrics": {"mass": x}}
+
+    async def scene() -> str:
+        async with stage(tmp_path, once) as runtime:
+            proposer = {"kind": "search", "tool": "world.once", "parameters": {"x": {"low": 0, "high": 1}}}
+            wanted = mission(criteria=[metric("mass") <= 0.5], budget=Budget(max_iterations=30), proposer=proposer)
+            return (await runtime.pursue(wanted)).status
+
+    assert play(scene) == "terminated"
+    assert max(Counter(calls).values()) <= 3 and len(set(calls)) > 8
+
+
 def test_the_best_point_of_a_noisy_search_is_a_mean(tmp_path: Path) -> None:
     report, calls, scale = searched(tmp_path, 2, [metric("mass") <= 1], 40, noise=True)
     best = report.best

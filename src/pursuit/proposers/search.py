@@ -46,7 +46,7 @@ LOST = frozenset({"cancelled", "timed_out", "unknown"})
 BAD = frozenset({"failed", "timed_out", "unknown"})
 """The outcomes that a search avoids: arguments at which a server dies are among them."""
 MOST_LOST = 2
-"""How many lost calls of `then` are made again at most."""
+"""How many lost calls of `then` are made again at most, and how many failed repeats of a winner there are at most."""
 IDLE = 1.0
 """The least seconds of an iteration without calls, where nothing limits the number of iterations."""
 RECENT = 8
@@ -208,6 +208,7 @@ class Search:
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
         self._wanted: Remeasure | None = None  # what a criterion waits for: its `confirm`, or the retest of a winner
+        self._bad: deque[Mapping[str, Any]] = deque(maxlen=RECENT)  # the arguments of the last trials that failed
         # With `then`, unless it is known that there is no noise: a winner, and its fresh results.
         self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
         self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
@@ -342,8 +343,11 @@ class Search:
 
     @property
     def _confirming(self) -> bool:
-        """Whether a criterion waits for more results of a trial."""
-        return self._wanted is not None and self._wanted.tool == self._search.tool_name
+        """Whether a criterion waits for more results of a trial, and repeating the trial does not just fail."""
+        wanted = self._wanted
+        if wanted is None or wanted.tool != self._search.tool_name:
+            return False
+        return sum(args == wanted.args for args in self._bad) < MOST_LOST
 
     def _plan(self, study: Study, count: int) -> list[dict[str, Any]]:
         """The arguments of the next trials; the same list until they are in the ledger."""
@@ -369,6 +373,8 @@ class Search:
         for trial in ended:
             score = self._aim.score(trial.metrics, self._untold) if trial.outcome == "ok" else None
             study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok", made=trial.outcome not in UNMADE)
+            if trial.outcome in BAD:
+                self._bad.append(trial.args)
             if score is None:
                 continue
             if self._best is None or score.rank > self._best[0]:
