@@ -33,12 +33,13 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import ROOM, LanguageModel, Price
-from pursuit.proposers.provider import Providers
+from pursuit.proposers.provider import Providers, Retries
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.doctor import Finding, examine
+from pursuit.service.limits import ClientLimits
 from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
@@ -69,7 +70,9 @@ def choice_of(configuration: Configuration) -> Choice:
         for name, (read, written, *cached) in configuration.prices.items()
     }
     room = int(configuration.settings.get("tools_bytes", ROOM))
-    return Choice(models=Providers(prices=prices), tools_bytes=room)
+    stall = configuration.settings.get("model_stall")
+    retries = Retries() if stall is None else Retries(stall=stall)
+    return Choice(models=Providers(prices=prices, retries=retries), tools_bytes=room)
 
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -96,7 +99,7 @@ def engine_settings(settings: Mapping[str, float]) -> Settings:
     return Settings(**given)
 
 
-def task_limits(settings: Mapping[str, float]) -> Limits:
+def task_limits(settings: Mapping[str, float], of_clients: ClientLimits | None = None) -> Limits:
     """How many tasks may exist, and for how long."""
     defaults = Limits()
     return Limits(
@@ -105,6 +108,7 @@ def task_limits(settings: Mapping[str, float]) -> Limits:
         longest=settings.get("task_ttl_max", defaults.longest),
         kept_seconds=settings.get("task_kept_days", defaults.kept_seconds / DAY) * DAY,
         kept=int(settings.get("task_kept", defaults.kept)),
+        of_requestor=defaults.of_requestor if of_clients is None else of_clients.tasks_of,
     )
 
 
@@ -245,10 +249,11 @@ class Runtime:
             self._configured = self._not_in_process(configuration)
             audit = Audit(ledger, clock, reads=configuration.audit.reads)
             await self._sign_roots(stack, ledger, clock, configuration.audit)
+            limits = ClientLimits(ledger, clock, configuration.limits)
             log_megabytes = configuration.settings.get("task_log_mb")
             self.tasks = await stack.enter_async_context(
                 Tasks(
-                    TaskStore(ledger, limits=task_limits(configuration.settings)),
+                    TaskStore(ledger, limits=task_limits(configuration.settings, limits)),
                     self.state_path.absolute().parent / "tasks",
                     audit=audit,
                     commands=configuration.commands,
@@ -283,6 +288,7 @@ class Runtime:
                 live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
+                ceiling=limits.ceiling,
             )
             self.service = Service(
                 ledger=ledger,
@@ -294,6 +300,8 @@ class Runtime:
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
                 may_force_complete=configuration.may_force_complete,
+                channels=configuration.channels,
+                limits=limits,
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
                 scoped=self.only is not None,

@@ -206,7 +206,7 @@ def test_what_iterations_returned_is_bounded_and_the_newest_is_kept(tmp_path: Pa
             assert rows[-1]["calls"][0]["result"]["text"].startswith("xxx") and rows[-1]["metrics"] == {"size": 15_000}
             assert "calls" not in rows[0] and rows[0]["calls_omitted"] == 1
             text = "\n".join(run_lines(answer))
-            assert len(text) < MOST_CALLS + 10_000 and "iteration 79: " in text and '"size": 15000' in text
+            assert len(text) < MOST_CALLS + 10_000 and "iteration 80: " in text and '"size": 15000' in text
 
     play(scene)
 

@@ -242,13 +242,13 @@ class Surrogate(optuna.samplers.BaseSampler):
         if not self._seen.noisy or self._seen.aimless or self.epochs.evolving or number % 3 != TPE:
             return False
         place, listed = number - self.epochs.first_trial, self.space.size is not None and self.space.size <= LISTABLE
-        return not listed and not (self.epochs.fresh and place < self._design_size)
+        return not listed and not (self.epochs.fresh and place < self.space.first_design)
 
     def _next(self, number: int) -> Rows:
         chance = np.random.default_rng([self._seed, 0, number])
         first = self.epochs.first_row
         place = number - self.epochs.first_trial
-        if self.epochs.fresh and place < self._design_size:
+        if self.epochs.fresh and place < self.space.first_design:
             return self._design()[place]
         if self.epochs.evolving:
             return self.space.snap(self._evolve().ask(int(chance.integers(0, LARGEST_SEED)))[None])[0]
@@ -309,14 +309,10 @@ class Surrogate(optuna.samplers.BaseSampler):
                         found.append(tried)
         return found
 
-    @property
-    def _design_size(self) -> int:
-        return len(self.space.distributions) + self.space.width + 2
-
     def _design(self) -> Rows:
         """A Latin hypercube: each parameter's range is covered evenly, whatever the others do."""
         chance = np.random.default_rng([self._seed, 1, self.epochs.count])
-        size = self._design_size
+        size = self.space.first_design
         cells = np.array([chance.permutation(size) for _ in range(self.space.width)]).T
         return self.space.snap((cells + chance.random((size, self.space.width))) / size)
 

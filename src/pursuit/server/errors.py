@@ -6,17 +6,19 @@ Invariant: a message says what is wrong and what to do, is bounded, and is valid
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pursuit.core.events import Channel
 from pursuit.errors import (
     InvalidArgument,
     LedgerUnavailable,
@@ -27,6 +29,7 @@ from pursuit.errors import (
 )
 from pursuit.service.approvals import APPROVAL_ID
 from pursuit.service.audit import Caller, local_subject, user_name
+from pursuit.service.service import Service
 
 RESOURCE_NOT_FOUND = -32002
 """For 2025-era clients; since 2026-07-28 it is invalid params."""
@@ -39,6 +42,8 @@ NEEDED_CAPABILITY: Mapping[str, str] = {"elicitation/create": "elicitation", "sa
 LONGEST_CLIENT = 100
 OPERATOR_SCOPE = "operator"
 """The scope of an operator's token."""
+APPROVE_OWN = "approve-own"
+"""The scope of a token whose client may bring its user's answers to approvals over HTTP."""
 Question = TypeVar("Question")
 
 
@@ -106,32 +111,75 @@ def _data(error: PursuitError) -> dict[str, Any]:
 
 def caller_of(ctx: Context) -> Caller:
     """The caller: a token's name, or without tokens the user that runs the server."""
-    over_http = ctx.request is not None
+    request = ctx.request
+    server = None if request is None else request.scope.get("server")
+    # A unix socket has a path and no port (ASGI, HTTP connection scope); its peer is the user that runs the server.
+    transport = "stdio" if request is None else "http" if server is None or server[1] is not None else "socket"
     token = get_access_token()
-    who = token.client_id if token is not None else "anyone on this machine" if over_http else user_name()
+    who = token.client_id if token is not None else "anyone on this machine" if transport == "http" else user_name()
     params = ctx.session.client_params
     client = None
     if params is not None:
         client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
-    transport = "http" if over_http else "stdio"
     if token is None:
         return Caller(who=who, transport=transport, client=client, subject=local_subject())
-    subject = None if OPERATOR_SCOPE in token.scopes else f"token:{token.subject or token.client_id}"
-    return Caller(who=who, transport=transport, client=client, credential=token.client_id, subject=subject)
+    owner = owner_of(token)
+    subject = None if OPERATOR_SCOPE in token.scopes else owner
+    return Caller(
+        who=who, transport=transport, client=client, credential=token.client_id, subject=subject, holder=owner
+    )
 
 
-def may_approve(ctx: Context) -> bool:
-    """Whether the client may bring a person's answer to an approval: over stdio alone.
+def owner_of(token: AccessToken) -> str:
+    """What the records of a token's holder belong to; of an OAuth token the issuer and its subject.
 
-    There the person runs the server. Over HTTP a client holds no operator's token: it could approve its own calls by
-    claiming that its user did.
+    No issuer holds a `#` (RFC 8414, section 2), so two pairs are never the same text.
     """
-    return ctx.request is None
+    issuer = (token.claims or {}).get("iss")
+    return f"token:{token.subject or token.client_id}" if issuer is None else f"oauth:{issuer}#{token.subject}"
 
 
-def answerable(ctx: Context, questions: Mapping[str, Question]) -> dict[str, Question]:
+def elicitation_channel(ctx: Context, channels: Collection[Channel]) -> Channel | None:
+    """The channel by which this client brings its user's answers to approvals; None if its answers do not count.
+
+    Over stdio the user runs the server. Over HTTP a client can claim that its user said yes: so the operator must have
+    listed that channel, and made the token with `--may approve-own`.
+    """
+    if ctx.request is None:
+        return "stdio-elicitation" if "stdio-elicitation" in channels else None
+    token = get_access_token()
+    own = token is not None and APPROVE_OWN in token.scopes
+    return "http-elicitation" if own and "http-elicitation" in channels else None
+
+
+def answerable(ctx: Context, questions: Mapping[str, Question], channels: Collection[Channel]) -> dict[str, Question]:
     """The questions of a task, by their keys, that this client may answer; the key of an approval is its id."""
-    return {key: one for key, one in questions.items() if may_approve(ctx) or APPROVAL_ID.match(key) is None}
+    if elicitation_channel(ctx, channels) is not None:
+        return dict(questions)
+    return {key: one for key, one in questions.items() if APPROVAL_ID.match(key) is None}
+
+
+UNCOUNTED = frozenset(
+    {"initialize", "ping", "server/discover", "logging/setLevel", "subscriptions/listen"}
+    | {"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
+    | {f"tasks/{verb}" for verb in ("get", "result", "list", "cancel", "update")}
+)
+"""The requests that `[limits] calls_a_minute` does not count: they reach no server and no mission."""
+
+
+def request_limits(service: Service) -> list[ServerMiddleware[Any]]:
+    """The middleware that counts the requests of clients; none if no limit is about them."""
+    limits = service.limits
+    if limits is None or not limits.counts_requests:
+        return []
+
+    async def counted(ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.request_id is not None and ctx.method not in UNCOUNTED:
+            with mcp_errors():
+                limits.count_request(caller_of(ctx))
+        return await call_next(ctx)
+
+    return [counted]
 
 
 def without_surrogates(value: Any) -> Any:
