@@ -67,8 +67,10 @@ def best_words(found: Mapping[str, Any] | None) -> str:
     row: Mapping[str, Any] = found or {}
     words: list[str] = []
     if row.get("feasible"):
+        mean = f", mean of {row['times']} calls" if "times" in row else ""
         words.append(
-            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} (iteration {row['iteration'] + 1})"
+            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} "
+            f"(iteration {row['iteration'] + 1}{mean})"
         )
     if beyond := row.get("infeasible"):
         broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
