@@ -71,6 +71,30 @@ def test_the_first_server_over_http_makes_a_token_and_serves_no_request_without_
     again.end(signal.SIGTERM)
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o600])
+def test_a_token_in_a_clients_file_is_readable_by_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place, path = Place(tmp_path).configured(), tmp_path / "mcp.json"
+    path.write_text("{}\n", encoding="utf-8")
+
+    def install(*words: str) -> str:
+        path.chmod(mode)
+        return place.ask("install", "cursor", "--file", path, *words)[1]
+
+    def modes() -> set[int]:
+        return {stat.S_IMODE(one.stat().st_mode) for one in path.parent.glob("mcp.json*")}
+
+    for port in ("8765", "9000", "9000"):  # it is added, updated, and there already
+        notes = install("--http", "--port", port)
+        assert ("Bearer pursuit_" in path.read_text("utf-8"), modes()) == (True, {0o600})
+        assert ("only you can read it now" in notes) is (mode != 0o600)
+    install("--remove")
+    path.unlink()
+    assert modes() == {0o600}, "the backups still hold the token"
+
+
 def post_raw(url: str, headers: dict[str, str]) -> httpx2.Response:
     return httpx2.post(url, json=INITIALIZE, headers={**HEADERS, **headers}, trust_env=False)
 

@@ -263,7 +263,7 @@ def test_the_old_file_is_kept_and_no_backup_is_overwritten(place: Place) -> None
     assert re.fullmatch(r"mcp\.json\.backup-\d{8}-\d{6}-[23]", first.name)
     assert first.read_text() == '{"mcpServers": {}}'
     assert list(json.loads(second.read_text())["mcpServers"]) == ["pursuit"]
-    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, first, second)] == [0o640] * 3
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, first, second)] == [0o640, 0o600, 0o600]
     assert len(list(path.parent.iterdir())) == 33
 
 

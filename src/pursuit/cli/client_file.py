@@ -10,6 +10,7 @@ import codecs
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from contextlib import suppress
@@ -25,6 +26,7 @@ _STRING = r'"(?:\\.|[^"\\])*"'
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _DECODER = json.JSONDecoder()
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +225,15 @@ def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
     return "updated", set_member(text, edit.within, edit.name, merged)
 
 
-def write_file(file: ClientFile, text: str) -> Path | None:
+def is_shared(path: Path) -> bool:
+    """Whether other users have any right to this file."""
+    return path.exists() and bool(path.stat().st_mode & _OTHERS)
+
+
+def write_file(file: ClientFile, text: str, *, private: bool = False) -> Path | None:
     """Replaces the file with this text and returns the backup of the old one, if there was one.
 
+    The backup, and with `private` the file too, is readable by the owner alone: both may hold a token.
     Raises `Conflict` if the file is no longer what was read; then nothing is changed and no backup is left.
     """
     data = text.encode()
@@ -235,7 +243,7 @@ def write_file(file: ClientFile, text: str) -> Path | None:
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         backup = None if file.raw is None else _back_up(file.path, file.raw, made)
-        _replace(file, data, made)
+        _replace(file, data, made, private=private)
     except BaseException as error:
         for path in made:
             with suppress(OSError):
@@ -281,16 +289,16 @@ def _back_up(path: Path, raw: bytes, made: list[Path]) -> Path:
             backup = path.with_name(f"{stem}-{number}")
         else:
             made.append(backup)
-            _fill(descriptor, raw, path.stat())
+            _fill(descriptor, raw, path.stat(), private=True)
             return backup
 
 
-def _replace(file: ClientFile, data: bytes, made: list[Path]) -> None:
+def _replace(file: ClientFile, data: bytes, made: list[Path], *, private: bool) -> None:
     # mkstemp makes the file readable by the owner alone, whatever the umask says.
     descriptor, name = tempfile.mkstemp(prefix=f".{file.path.name}.", suffix=".tmp", dir=file.path.parent)
     temporary = Path(name)
     made.append(temporary)
-    _fill(descriptor, data, None if file.raw is None else file.path.stat())
+    _fill(descriptor, data, None if file.raw is None else file.path.stat(), private=private)
     if _bytes(file.path) != file.raw:
         raise Conflict(
             f"{file.path} was changed by another program at this moment; nothing was written, so try again",
@@ -299,13 +307,16 @@ def _replace(file: ClientFile, data: bytes, made: list[Path]) -> None:
     temporary.replace(file.path)
 
 
-def _fill(descriptor: int, data: bytes, like: os.stat_result | None) -> None:
-    """Writes a new file to the disk, with the mode and, if allowed, the owner of the old one."""
+def _fill(descriptor: int, data: bytes, like: os.stat_result | None, *, private: bool) -> None:
+    """Writes a new file to the disk, with the mode and, if allowed, the owner of the old one.
+
+    With `private` other users get no right to it.
+    """
     with os.fdopen(descriptor, "wb") as out:
         if like is not None:
             with suppress(PermissionError):
                 os.fchown(descriptor, like.st_uid, like.st_gid)
-            os.fchmod(descriptor, like.st_mode & 0o7777)
+            os.fchmod(descriptor, like.st_mode & 0o7777 & ~(_OTHERS if private else 0))
         out.write(data)
         out.flush()
         os.fsync(descriptor)

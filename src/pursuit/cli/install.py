@@ -176,7 +176,7 @@ def install(
     ] = None,
 ) -> None:
     """Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."""
-    from pursuit.cli.client_file import Edit, plan, read_file, write_file
+    from pursuit.cli.client_file import Edit, is_shared, plan, read_file, write_file
 
     screen = context.screen
     known = _checked(client, name=name, project=project, file=file, http=http)
@@ -189,12 +189,17 @@ def install(
         if not dry_run:
             context.trust_here(schedules=True)  # the client starts the server where no person can be asked
     action, text = plan(target, Edit(within=known.servers_key, name=name, entry=entry))
-    if entry is not None and http and not dry_run:
+    with_token = entry is not None and http and not dry_run
+    if with_token:
         # Once more with the token, which no error above shows, and which is made only for a file that can be written.
         secret = known.http_entry(port, _tokens(context).local()[0])
         action, text = plan(target, Edit(within=known.servers_key, name=name, entry=secret))
     new_folder = not target.path.parent.exists()
-    backup = None if dry_run or action == "unchanged" else write_file(target, text)
+    # The token is in a file that other users may read, also if an older release wrote it.
+    shut = with_token and is_shared(target.path)
+    backup = None
+    if not dry_run and (action != "unchanged" or shut):
+        backup = write_file(target, text, private=with_token)
     answer: dict[str, Any] = {
         "client": known.name,
         "file": str(target.path),
@@ -209,6 +214,8 @@ def install(
     if screen.answer(answer):
         return
     _show(screen, known, answer, project=project)
+    if shut:
+        screen.note(f"note: {target.path} holds a token, so only you can read it now; other users could before")
     if new_folder and entry is not None and not project and file is None:
         screen.note(f"note: {target.path.parent} was not there; is {known.title} installed?")
 
