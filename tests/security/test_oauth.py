@@ -532,6 +532,38 @@ def test_fetching_keys_is_bounded_whatever_tokens_are_shown(issuer: Issuer, tmp_
 
 
 @pytest.mark.guarantee("oauth-tokens-are-judged")
+def test_a_token_with_a_known_key_does_not_wait_for_an_issuer_that_hangs(issuer: Issuer, tmp_path: Path) -> None:
+    keys = Keys()
+    keys.answer = json.dumps({"keys": [{name: value for name, value in issuer.key.items() if name != "d"}]}).encode()
+    eager = KeySettings(pause_seconds=0, fresh_seconds=0, timeout_seconds=600)
+
+    async def main() -> None:
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        config = issuer.config(f'jwks_uri = "http://127.0.0.1:{port}/keys"\n')
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, keys.serve)
+            async with serving(tmp_path, config, keys=eager) as served:
+                token = issuer.signed(served.url)
+                assert (await answer_to(served.url, token)).status_code == 200
+                keys.open, keys.answer = anyio.Event(), b'{"keys": []}'
+                with anyio.fail_after(30):
+                    for _ in range(3):
+                        assert (await answer_to(served.url, token)).status_code == 200
+                    while keys.asked < 2:
+                        await anyio.sleep(0.01)
+                    assert (await answer_to(served.url, token)).status_code == 200
+                    assert keys.asked == 2, "one fetch at a time"
+                    keys.open.set()
+                    while (await answer_to(served.url, token)).status_code == 200:
+                        await anyio.sleep(0.01)
+                assert (await answer_to(served.url, token)).status_code == 401, "the key was withdrawn meanwhile"
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("oauth-tokens-are-judged")
 def test_a_subject_has_its_own_missions_and_its_callers_layer(issuer: Issuer, tmp_path: Path) -> None:
     config = issuer.config('callers = { guest = "s-1" }\n') + '[policy.callers.guest]\ndeny = ["world.*"]\n'
     config += '[policy.callers."oauth:s-2"]\ndeny = ["world.*"]\n'

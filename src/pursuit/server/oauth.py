@@ -9,6 +9,7 @@ time, size and number, whatever tokens are shown.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ class KeySettings:
     """The bounds of fetching keys, and of a token."""
 
     fresh_seconds: float = 300
-    """After this time keys are fetched again; those that are there count meanwhile."""
+    """After this time keys are fetched again in the background; those that are there count meanwhile."""
     lifetime_seconds: float = 900
     """After this time keys that could not be fetched again count no more."""
     pause_seconds: float = 10
@@ -141,14 +142,20 @@ class _KeySet:
         self._keys: list[Mapping[str, Any]] = []
         self._fetched = self._tried = float("-inf")
         self._fetching = anyio.Lock()
+        self._background: asyncio.Task[None] | None = None
 
     async def find(self, kid: object, algorithm: str) -> dict[str, Any]:
         """The key of this id; without an id the only key that there is. Raises `ValueError` and `KeysUnavailable`."""
+        found, settings = self._among(kid, algorithm), self._settings
+        age = anyio.current_time() - self._fetched
+        if found is not None and age <= settings.lifetime_seconds:
+            # No request waits for an issuer that hangs while its key counts.
+            if age > settings.fresh_seconds and (self._background is None or self._background.done()):
+                self._background = asyncio.create_task(self._refresh())
+            return dict(found)
+        await self._refresh()
         found = self._among(kid, algorithm)
-        if found is None or anyio.current_time() - self._fetched > self._settings.fresh_seconds:
-            await self._refresh()
-            found = self._among(kid, algorithm)
-        if anyio.current_time() - self._fetched > self._settings.lifetime_seconds:
+        if anyio.current_time() - self._fetched > settings.lifetime_seconds:
             raise KeysUnavailable("the keys of the authorization server cannot be read; try again")
         if found is None:
             raise ValueError("no key of the issuer has the id that the token names")
