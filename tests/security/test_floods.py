@@ -16,10 +16,14 @@ import anyio.to_thread
 import pytest
 from http_stage import Stage, client, whoami
 
+from pursuit import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.config.servers import LIMITS, ClientSettings, MessageLimits, ServerConfig
 from pursuit.core.tools import CallFailed
 from pursuit.errors import UpstreamUnavailable
 from pursuit.server.gateway.resources import fits
+from pursuit.server.operator_api import approval_routes
+from pursuit.server.tokens import Tokens
 from pursuit.upstream.pool import Pool
 from pursuit.upstream.transport import NotificationQueue, TooDeep, read_json, read_message
 
@@ -108,6 +112,31 @@ def test_half_requests_end_and_others_are_served() -> None:
                 await whoami(good)
 
     anyio.run(main)
+
+
+@pytest.mark.guarantee("floods-end-at-a-limit")
+@pytest.mark.parametrize(("who", "status"), [("operator", b"408"), ("client", b"403"), (None, b"401")])
+def test_half_an_answer_to_an_approval_ends(tmp_path: Path, who: str | None, status: bytes) -> None:
+    tokens = Tokens(tmp_path / "tokens.json")
+    shown = "" if who is None else f"authorization: Bearer {tokens.make('x', operator=who == 'operator')}\r\n"
+
+    async def main() -> None:
+        stage = Stage()
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
+            routes = approval_routes(runtime.service, tokens, limits=SMALL)
+            async with stage.serving(tokens, routes=routes):
+                answer = await anyio.to_thread.run_sync(half_answer, stage.port, shown)
+        assert answer.split()[1] == status, answer
+        assert (b"connection: close" in answer) is (status == b"408")
+
+    anyio.run(main)
+
+
+def half_answer(port: int, token: str) -> bytes:
+    head = f"POST /approvals/approval-{'0' * 16} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n{token}content-length: 100"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as wire:
+        wire.sendall(f'{head}\r\n\r\n{{"answer": '.encode())
+        return wire.recv(65536)
 
 
 def half_requests(port: int) -> set[bytes]:

@@ -495,7 +495,7 @@ def test_fetching_keys_is_bounded_whatever_tokens_are_shown(issuer: Issuer, tmp_
                 answer = await answer_to(served.url, token)
                 assert (answer.status_code, answer.headers["retry-after"], keys.asked) == (503, "10", 1)
                 assert (await answer_to(served.url, token)).status_code == 503
-                assert (await approvals(served, token)).status_code == 502
+                assert (await approvals(served, token)).status_code == 503
                 assert keys.asked == 1, "one fetch in ten seconds, whatever is shown"
             for status, body in (
                 (b"200 OK", good),
@@ -611,7 +611,10 @@ def test_approvals_need_their_own_scope(issuer: Issuer, tmp_path: Path, scope: s
             answer = await approvals(served, issuer.signed(served.url, scope=scope))
             assert answer.status_code == code
             if code == 403:
-                assert challenged(answer) == {"error": "insufficient_scope", "scope": "approvals:answer"}
+                where = f"{served.url.removesuffix('/mcp')}/.well-known/oauth-protected-resource/mcp"
+                said = {"error": "insufficient_scope", "scope": "approvals:answer"}
+                assert challenged(answer) == {**said, "resource_metadata": where}
+                assert challenged(await approvals(served, "unknown")) == {"resource_metadata": where}
 
     run(main)
 

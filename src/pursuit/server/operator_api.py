@@ -14,18 +14,21 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import anyio
 from pydantic import StringConstraints, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
 from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
-from pursuit.server.access import KeysUnavailable, Verifier
+from pursuit.server.access import KeysUnavailable, Verifier, challenge
 from pursuit.server.errors import owner_of
 from pursuit.server.tokens import Scope as TokenScope
 from pursuit.server.tokens import Tokens
@@ -51,6 +54,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "problem_not_found": 404,
     "attempt_not_found": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "conflict": 409,
     "session_terminal": 409,
     "session_paused": 409,
@@ -67,7 +71,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "internal_error": 500,
     "extra_missing": 501,
     "model_unavailable": 502,
-    "upstream_unavailable": 502,
+    "upstream_unavailable": 503,
     "ledger_unavailable": 503,
     "ledger_too_new": 503,
 }
@@ -98,6 +102,12 @@ class MethodNotAllowed(PursuitError):
     code = "method_not_allowed"
 
 
+class RequestTimeout(PursuitError):
+    """The body did not arrive whole in time."""
+
+    code = "request_timeout"
+
+
 class TooLarge(PursuitError):
     """The body is too large."""
 
@@ -109,14 +119,18 @@ def _response(document: Mapping[str, Any], status: int = 200, headers: Mapping[s
     return Response(body, status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
 
 
-def _error_response(error: PursuitError) -> Response:
+def _error_response(error: PursuitError, oauth: OAuth | None) -> Response:
     headers: dict[str, str] = {}
     if isinstance(error, Unauthorized):
-        headers["WWW-Authenticate"] = "Bearer"
+        headers["WWW-Authenticate"] = challenge(oauth)
     elif isinstance(error, Forbidden):
-        headers["WWW-Authenticate"] = f'Bearer error="insufficient_scope", scope="{SCOPE}"'
+        headers["WWW-Authenticate"] = challenge(oauth, error="insufficient_scope", scope=SCOPE)
     elif isinstance(error, MethodNotAllowed):
         headers["Allow"] = error.details["allowed"]
+    elif isinstance(error, RequestTimeout):
+        headers["Connection"] = "close"  # the rest of the body could still come
+    elif isinstance(error, UpstreamUnavailable):
+        headers["Retry-After"] = "10"
     return _response(error.as_dict(), STATUSES.get(error.code, STATUSES["internal_error"]), headers)
 
 
@@ -129,9 +143,12 @@ _LONGEST = 80
 class OperatorsOnly:
     """One path with the handlers of its methods; `verb` is the name of a POST in the audit."""
 
-    def __init__(self, handlers: Mapping[str, Handler], *, verifier: Verifier, audit: Audit, verb: str = "") -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler], *, tokens: Tokens, oauth: OAuth | None, audit: Audit, verb: str = ""
+    ) -> None:
         self._handlers = handlers
-        self._verifier = verifier
+        self._verifier = Verifier(tokens, oauth)
+        self._oauth = oauth
         self._audit = audit
         self._verb = verb
 
@@ -140,7 +157,7 @@ class OperatorsOnly:
         try:
             response = _response(await self._answer(Request(scope, receive)))
         except PursuitError as error:
-            response = _error_response(error)
+            response = _error_response(error, self._oauth)
         except ClientDisconnect:
             return
         await response(scope, receive, send)
@@ -191,9 +208,11 @@ class ApprovalAnswer(InputModel):
     unseen: bool = False
 
 
-def approval_routes(service: Service, tokens: Tokens, oauth: OAuth | None = None) -> list[Route]:
+def approval_routes(
+    service: Service, tokens: Tokens, oauth: OAuth | None = None, limits: MessageLimits = LIMITS
+) -> list[Route]:
     """The routes; `tokens` and `oauth` say who may answer."""
-    approvals, verifier = Approvals(service), Verifier(tokens, oauth)
+    approvals = Approvals(service)
 
     async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
         return {"approvals": await approvals.open(_one_of(request, _FILTER))}
@@ -205,15 +224,17 @@ def approval_routes(service: Service, tokens: Tokens, oauth: OAuth | None = None
         return await approvals.show(request.path_params["approval_id"], reveal=reveal == "true", caller=caller)
 
     async def answer(request: Request, caller: Caller) -> dict[str, Any]:
-        said = _parse(await _body(request))
+        said = _parse(await _body(request, limits.request_seconds))
         approval_id: str = request.path_params["approval_id"]
         return await approvals.answer(
             approval_id, said.answer, reason=said.reason, caller=caller, channel="api", unseen=said.unseen
         )
 
-    asked = OperatorsOnly({"GET": waiting}, verifier=verifier, audit=service.audit)
-    answered = OperatorsOnly({"GET": show, "POST": answer}, verifier=verifier, audit=service.audit, verb="approve")
-    return [Route(PATH, asked), Route(f"{PATH}/{{approval_id}}", answered)]
+    served = partial(OperatorsOnly, tokens=tokens, oauth=oauth, audit=service.audit)
+    return [
+        Route(PATH, served({"GET": waiting})),
+        Route(f"{PATH}/{{approval_id}}", served({"GET": show, "POST": answer}, verb="approve")),
+    ]
 
 
 def _one_of(request: Request, known: str) -> str | None:
@@ -232,14 +253,19 @@ def _one_of(request: Request, known: str) -> str | None:
     return values[0] if values else None
 
 
-async def _body(request: Request) -> bytes:
-    """The body; reading stops at the limit."""
+async def _body(request: Request, seconds: float) -> bytes:
+    """The body; reading stops at the limits of size and time. It is read only for a token that may answer."""
     received = bytearray()
-    async with aclosing(request.stream()) as stream:
-        async for chunk in stream:
-            received += chunk
-            if len(received) > LARGEST_BODY:
-                raise TooLarge(f"the body is larger than {LARGEST_BODY} bytes", limit=LARGEST_BODY)
+    try:
+        with anyio.fail_after(seconds):
+            async with aclosing(request.stream()) as stream:
+                async for chunk in stream:
+                    received += chunk
+                    if len(received) > LARGEST_BODY:
+                        raise TooLarge(f"the body is larger than {LARGEST_BODY} bytes", limit=LARGEST_BODY)
+    except TimeoutError:
+        why = f"the body did not arrive whole within {seconds:g} s (limit `request_seconds`); send it again"
+        raise RequestTimeout(why, limit=seconds) from None
     return bytes(received)
 
 
