@@ -10,7 +10,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
@@ -23,7 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 from plain_http import post
 
 from pursuit.errors import InvalidArgument
-from pursuit.server.bind import HttpBinding, bind_unix
+from pursuit.server.bind import HttpBinding, Listener, bind_unix
 
 NOBODY = 65_534
 KNOCK = """
@@ -188,3 +190,36 @@ def test_the_file_of_a_dead_server_is_replaced_and_any_other_is_not(there: str, 
     with pytest.raises(InvalidArgument, match="is not a socket" if there == "file" else "cannot listen on"):
         bind_unix(path)
     assert there != "file" or path.read_text("utf-8") == "mine"
+
+
+def test_a_server_that_stops_leaves_the_socket_of_another(folder: Path) -> None:
+    path = folder / "s"
+    first = HttpBinding(unix_socket=path).listen()
+    path.unlink()  # as a program that cleans up does
+    second = HttpBinding(unix_socket=path).listen()
+    first.close()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    second.close()
+    assert not path.exists()
+
+
+def test_of_servers_that_start_at_once_one_has_the_socket(folder: Path) -> None:
+    path, starters = folder / "s", 6
+    meet = threading.Barrier(starters)
+
+    def start(_: int) -> Listener | None:
+        meet.wait(60)
+        try:
+            return HttpBinding(unix_socket=path).listen()
+        except InvalidArgument:
+            return None
+
+    with ThreadPoolExecutor(starters) as pool:
+        for _ in range(40):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(path))
+            (alone,) = [one for one in pool.map(start, range(starters)) if one is not None]
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+            alone.close()

@@ -7,11 +7,14 @@ user that runs the server alone.
 from __future__ import annotations
 
 import errno
+import fcntl
 import ipaddress
+import os
 import socket
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from mcp.server.transport_security import TransportSecuritySettings
 
 from pursuit.errors import InvalidArgument
-from pursuit.ledger.locks import PRIVATE_FILE
+from pursuit.ledger.locks import PRIVATE_FILE, open_private
 from pursuit.server.tokens import Tokens
 from pursuit.upstream.fixed_patterns import AUTHORITY
 
@@ -79,7 +82,9 @@ class HttpBinding:
         """Binds it; raises `InvalidArgument`."""
         if self.unix_socket is not None:
             local = TransportSecuritySettings(allowed_hosts=["localhost"], allowed_origins=["http://localhost"])
-            return Listener(bind_unix(self.unix_socket), local, f"http://localhost{PATH}", self.unix_socket)
+            path = self.unix_socket.absolute()
+            sock, made = bind_unix(path)
+            return Listener(sock, local, f"http://localhost{PATH}", path, made)
         address = admit(resolve(self.host), self.tokens, oauth=self.oauth is not None)
         listener = bind(address, self.port)
         try:
@@ -98,12 +103,17 @@ class Listener:
     known: TransportSecuritySettings
     url: str
     path: Path | None = None
+    made: os.stat_result | None = None
+    """The file of a unix socket as it was made, at `path`."""
 
     def close(self) -> None:
-        """Closes it, and removes the file of a unix socket."""
+        """Closes it, and removes the file of a unix socket, unless another server has its own there now."""
+        if self.path is not None and self.made is not None:
+            # Before the socket is closed: until then no other file can have its inode number.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(self.path.lstat(), self.made):
+                    self.path.unlink()
         self.sock.close()
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
 
 
 def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> None:
@@ -153,24 +163,42 @@ def bind(address: Address, port: int) -> socket.socket:
         raise InvalidArgument(_advice(address, port, error), host=address.host, port=port) from error
 
 
-def bind_unix(path: Path) -> socket.socket:
-    """A listening unix socket that only this user can open; the file of a server that died is replaced."""
+def bind_unix(path: Path) -> tuple[socket.socket, os.stat_result]:
+    """A listening unix socket that only this user can open, and its file; that of a server that died is replaced."""
     if not hasattr(socket, "SO_PEERCRED"):
         raise InvalidArgument("a unix socket needs SO_PEERCRED, which this system lacks; use --http", socket=str(path))
-    path = path.absolute()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_dead(path)
-        listener.bind(str(path))
-        path.chmod(PRIVATE_FILE)  # before it listens: until then the kernel refuses connections
-        listener.listen(128)
+        with _alone_at(path):
+            _remove_dead(path)
+            listener.bind(str(path))
+            made = path.lstat()
+            path.chmod(PRIVATE_FILE)  # before it listens: until then the kernel refuses connections
+            listener.listen(128)
     except (OSError, InvalidArgument) as error:
         listener.close()
         if isinstance(error, InvalidArgument):
             raise
         reason = error.strerror or error  # a path that is too long has no number
         raise InvalidArgument(f"cannot listen on {path}: {reason}; name another file", socket=str(path)) from error
-    return listener
+    return listener, made
+
+
+@contextmanager
+def _alone_at(path: Path) -> Generator[None]:
+    """Keeps other servers from this socket: one that is bound and does not listen yet looks as if its server died.
+
+    The lock file stays: a server that removed it could let two others in, each with a lock file of its own.
+    """
+    descriptor = open_private(path.with_name(f"{path.name}.lock"))
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _in_use(path) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_dead(path: Path) -> None:
@@ -187,7 +215,11 @@ def _remove_dead(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
             return
-    raise InvalidArgument(f"{path} is in use by another process; name another file", socket=str(path))
+    raise _in_use(path)
+
+
+def _in_use(path: Path) -> InvalidArgument:
+    return InvalidArgument(f"{path} is in use by another process; name another file", socket=str(path))
 
 
 def peer_uid(connection: socket.socket) -> int:
