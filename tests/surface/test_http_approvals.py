@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -404,9 +405,12 @@ def _codes(root: type[PursuitError]) -> set[str]:
     return ({root.code} if ours else set()).union(*(_codes(inner) for inner in root.__subclasses__()))
 
 
-def test_every_error_has_a_status() -> None:
-    assert _codes(PursuitError) == set(STATUSES)
-    assert all(400 <= status < 600 for status in STATUSES.values())
+def test_the_documentation_lists_the_status_of_every_error() -> None:
+    assert set(STATUSES) <= _codes(PursuitError)
+    lines = (Path(__file__).parents[2] / "docs" / "serve.md").read_text("utf-8").splitlines()
+    rows = [line.split("|")[1:3] for line in lines if re.match(r"\| [45]\d\d \| `", line)]
+    listed = {code: int(status) for status, codes in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert listed | {"internal_error": 500} == STATUSES
 
 
 def test_the_command_serves_it_to_the_token_that_the_command_made(tmp_path: Path) -> None:

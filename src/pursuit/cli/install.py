@@ -18,11 +18,10 @@ import typer
 
 from pursuit.cli.console import Screen, clean
 from pursuit.cli.context import Context, command
-from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT
+from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT, tokens_of
 
 if TYPE_CHECKING:
     from pursuit.cli.client_file import ClientFile
-    from pursuit.server.tokens import Tokens
 
 PANEL = "Start"
 HELP = (
@@ -192,7 +191,7 @@ def install(
     with_token = entry is not None and http and not dry_run
     if with_token:
         # Once more with the token, which no error above shows, and which is made only for a file that can be written.
-        secret = known.http_entry(port, _tokens(context).local()[0])
+        secret = known.http_entry(port, tokens_of(context).local()[0])
         action, text = plan(target, Edit(within=known.servers_key, name=name, entry=secret))
     new_folder = not target.path.parent.exists()
     # The token is in a file that other users may read, also if an older release wrote it.
@@ -218,12 +217,6 @@ def install(
         screen.note(f"note: {target.path} holds a token, so only you can read it now; other users could before")
     if new_folder and entry is not None and not project and file is None:
         screen.note(f"note: {target.path.parent} was not there; is {known.title} installed?")
-
-
-def _tokens(context: Context) -> Tokens:
-    from pursuit.server.tokens import Tokens
-
-    return Tokens.beside(context.ledger_path())
 
 
 def _checked(client: str, *, name: str, project: bool, file: Path | None, http: bool) -> Client:

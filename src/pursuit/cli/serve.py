@@ -177,7 +177,7 @@ def http_door(
     from pursuit.errors import InvalidArgument
     from pursuit.server.bind import HttpBinding, check_bind, resolve
 
-    tokens, oauth = _tokens(context), None
+    tokens, oauth = tokens_of(context), None
     if socket is not None:
         return HttpBinding(unix_socket=socket, operators=tokens)
     if (config := context.configuration().oauth) is not None:
@@ -218,7 +218,7 @@ def print_address(context: Context, door: HttpBinding | None) -> Callable[[str],
             return
         screen.fact("token", door.new_token)
         screen.fact("header", f"Authorization: Bearer {door.new_token}")
-        screen.fact("kept in", _tokens(context).local_file)
+        screen.fact("kept in", tokens_of(context).local_file)
         screen.fact("for a client", context.command("install", "CLIENT", "--http"))
 
     return listening
@@ -306,7 +306,7 @@ def _print_made(
     if faults:
         raise ValidationFailed(faults, "no token was made")
     options = {"operator": operator, "may": rights, "scopes": scopes, "seconds": seconds}
-    made, token = _make_token(_tokens(context), name, **options)
+    made, token = _make_token(tokens_of(context), name, **options)
     facts = {
         "name": made,
         "role": role_of(operator=operator),
@@ -327,7 +327,7 @@ def _print_made(
 @command(token_app, "list")
 def list_tokens(context: Context) -> None:
     """List the tokens by name and role; the tokens themselves are not stored."""
-    rows = _tokens(context).names()
+    rows = tokens_of(context).names()
     if context.screen.answer({"tokens": rows}):
         return
     for row in rows:
@@ -347,7 +347,7 @@ def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
 ) -> None:
     """Revoke a token; a running server refuses it from the next request on."""
-    _tokens(context).revoke(name)
+    tokens_of(context).revoke(name)
     context.screen.answer({"revoked": name})
     context.screen.fact("revoked", name)
 
@@ -359,7 +359,7 @@ def rotate(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
 ) -> None:
     """Make a new token in place of one; its missions and tasks stay its own."""
-    token = _tokens(context).rotate(name)
+    token = tokens_of(context).rotate(name)
     facts = {"name": name, "token": token, "header": f"Authorization: Bearer {token}"}
     context.screen.answer(facts)
     for label, value in facts.items():
@@ -408,7 +408,8 @@ def _schedule_cells(row: dict[str, Any]) -> list[str]:
     return [moment(row["next_at"]), run, missed, row["mission"]]
 
 
-def _tokens(context: Context) -> Tokens:
+def tokens_of(context: Context) -> Tokens:
+    """The tokens beside the ledger of this folder."""
     from pursuit.server.tokens import Tokens
 
     return Tokens.beside(context.ledger_path())

@@ -189,7 +189,7 @@ class RequireScope:
         first = await receive()
         if first["type"] == "http.request" and not first.get("more_body", False):  # the SDK refuses a longer one
             try:
-                message = json.loads(first["body"], object_pairs_hook=_unambiguous)
+                message = json.loads(first["body"], object_pairs_hook=unambiguous)
             except (ValueError, RecursionError):
                 refused = {"error_description": "the body is not JSON, or repeats a key"}
                 await JSONResponse(refused, 400)(scope, receive, send)
@@ -221,7 +221,8 @@ def keys_unavailable(_connection: HTTPConnection, error: AuthenticationError) ->
     return JSONResponse(said, 503, {"Retry-After": "10"})
 
 
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, for `json.loads`; raises `ValueError` if a key is there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key is given twice")

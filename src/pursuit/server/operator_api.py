@@ -28,7 +28,7 @@ from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
 from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
-from pursuit.server.access import KeysUnavailable, Verifier, challenge
+from pursuit.server.access import KeysUnavailable, Verifier, challenge, unambiguous
 from pursuit.server.errors import owner_of
 from pursuit.server.tokens import Scope as TokenScope
 from pursuit.server.tokens import Tokens
@@ -46,36 +46,21 @@ STATUSES: Final[Mapping[str, int]] = {
     "unauthorized": 401,
     "forbidden": 403,
     "policy_denied": 403,
-    "not_trusted": 403,
     "approval_needed": 403,
     "session_not_found": 404,
     "approval_not_found": 404,
-    "task_not_found": 404,
-    "problem_not_found": 404,
-    "attempt_not_found": 404,
     "method_not_allowed": 405,
     "request_timeout": 408,
     "conflict": 409,
     "session_terminal": 409,
-    "session_paused": 409,
-    "not_paused": 409,
-    "no_iterations": 409,
-    "task_terminal": 409,
-    "already_submitted": 409,
     "too_large": 413,
     "validation_error": 422,
-    "path_traversal_detected": 422,
-    "too_many_tasks": 429,
-    "limit_reached": 429,
-    "budget_exhausted": 429,
     "internal_error": 500,
-    "extra_missing": 501,
-    "model_unavailable": 502,
     "upstream_unavailable": 503,
     "ledger_unavailable": 503,
     "ledger_too_new": 503,
 }
-"""The HTTP status of each code that a `PursuitError` can have here; the body is `{code, message, details}`."""
+"""The HTTP status of each code that a request can end with, others are 500; the body is `{code, message, details}`."""
 
 
 class MalformedJson(PursuitError):
@@ -271,17 +256,10 @@ async def _body(request: Request, seconds: float) -> bytes:
 
 def _parse(body: bytes) -> ApprovalAnswer:
     try:
-        document = json.loads(body, object_pairs_hook=_unambiguous)
+        document = json.loads(body, object_pairs_hook=unambiguous)
     except (ValueError, RecursionError) as error:
         raise MalformedJson(f"the body is not JSON: {error}") from None
     try:
         return ApprovalAnswer.model_validate(document)
     except ValidationError as error:
         raise ValidationFailed(faults_of(error, ApprovalAnswer)) from None
-
-
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is given twice")
-    return found

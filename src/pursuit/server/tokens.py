@@ -197,11 +197,6 @@ class Tokens:
             if fingerprint(self._kept()) == gone.sha256:
                 self.local_file.unlink()
 
-    def owner(self, token: str) -> str | None:
-        """The name of the token, or None if it is unknown or revoked."""
-        holder = self.holder(token)
-        return None if holder is None else holder.name
-
     def holder(self, token: str) -> Holder | None:
         """The holder of the token, or None if it is unknown, revoked or expired."""
         shown = fingerprint(token)
