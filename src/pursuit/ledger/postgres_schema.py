@@ -1,0 +1,228 @@
+"""Connections to a ledger on PostgreSQL, and its schema: made, migrated, or refused if it is newer.
+
+Invariant: no transaction stays open across a round trip of a connection that writes, so a client that is stopped holds
+no lock. What a connection asks is bounded in time: a server that swallows it counts as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.resources import files
+from typing import Any, Final, LiteralString, cast
+
+import anyio
+import anyio.lowlevel
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable
+
+Lost: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+"""What psycopg raises when the connection is gone; an error of the statement alone leaves it open."""
+
+LOCK: Final = int.from_bytes(b"PURSUIT1", "big") >> 1
+"""The advisory lock under which one process at a time migrates a schema."""
+
+_CONNECT_SECONDS = 10
+RETRY_SECONDS = 0.1
+_SESSION = (
+    "SELECT set_config('idle_in_transaction_session_timeout', '10s', false), "
+    "set_config('default_transaction_isolation', 'read committed', false), pg_backend_pid()"
+)
+
+
+def shown(address: str) -> str:
+    """The address without its password, for messages."""
+    try:
+        parts = conninfo_to_dict(address)
+    except psycopg.ProgrammingError:
+        return "postgresql://…"
+    host = parts.get("host") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"postgresql://{host}{port}/{parts.get('dbname') or ''}"
+
+
+def connection_settings(address: str) -> str:
+    """The address as libpq takes it, with limits on how long a dead connection goes unnoticed."""
+    try:
+        given = conninfo_to_dict(address)
+    except psycopg.ProgrammingError as error:
+        raise InvalidArgument(
+            f"the state {shown(address)} is not an address of PostgreSQL: {str(error).strip()}; "
+            "write postgresql://USER@HOST/DATABASE",
+            field="state",
+        ) from error
+    usual = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "keepalives_idle": 10,
+        "keepalives_interval": 3,
+        "keepalives_count": 3,
+        "application_name": "pursuit",
+    }
+    return make_conninfo(**cast("dict[str, Any]", {**usual, **given}))
+
+
+def unavailable(address: str, error: BaseException) -> LedgerUnavailable:
+    """An error of the database, with the address that it is about."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return LedgerUnavailable(f"the ledger {shown(address)} is unavailable: {reason}", path=shown(address), reason=reason)
+
+
+def prepare(address: str, *, migrate: bool = True) -> int:
+    """Brings the schema to the version of this release, and returns the position of the last event.
+
+    Raises `LedgerTooNew` for a schema of a newer release. With `migrate` false an older one is `LedgerUnavailable`.
+    """
+    try:
+        with psycopg.connect(connection_settings(address), autocommit=True) as connection:
+            found, latest = _version(connection, address), max(_migrations())
+            if found < latest and not migrate:
+                raise LedgerUnavailable(
+                    f"the ledger {shown(address)} has schema version {found}, and this release needs {latest}; "
+                    "run `pursuit migrate up` with a role that owns the schema",
+                    path=shown(address),
+                )
+            if found < latest:
+                _migrate(connection, address)
+            row = connection.execute("SELECT position FROM pursuit.ledger").fetchone()
+            return row[0] if row is not None else 0
+    except psycopg.Error as error:
+        raise unavailable(address, error) from error
+
+
+def migrate_up(address: str, role: str | None = None) -> tuple[int, int]:
+    """Brings the schema up to date; returns the versions before and after. `role` may then run Pursuit, and no more."""
+    try:
+        with psycopg.connect(connection_settings(address), autocommit=True) as connection:
+            before = _version(connection, address)
+            _migrate(connection, address)
+            if role is not None:
+                connection.execute("SELECT pursuit.grant_runtime(%s)", (role,))
+            return before, max(_migrations())
+    except psycopg.Error as error:
+        raise unavailable(address, error) from error
+
+
+def _version(connection: psycopg.Connection[Any], address: str) -> int:
+    row = connection.execute("SELECT to_regclass('pursuit.version') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return 0
+    row = connection.execute("SELECT max(number) FROM pursuit.version").fetchone()
+    found: int = 0 if row is None or row[0] is None else row[0]
+    latest = max(_migrations())
+    if found > latest:
+        raise LedgerTooNew(
+            f"{shown(address)} was written by a newer release of Pursuit: its schema is version {found} and this "
+            f"release knows up to version {latest}; upgrade Pursuit, or name another ledger",
+            path=shown(address),
+            found=found,
+            known=latest,
+        )
+    return found
+
+
+def _migrate(connection: psycopg.Connection[Any], address: str) -> None:
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        found = _version(connection, address)  # another process may have migrated it since
+        if not found:
+            connection.execute("CREATE SCHEMA IF NOT EXISTS pursuit")
+            connection.execute("CREATE TABLE pursuit.version (number integer PRIMARY KEY)")
+        for number, script in sorted(_migrations().items()):
+            if number > found:
+                connection.execute(cast("LiteralString", script))
+                connection.execute("INSERT INTO pursuit.version VALUES (%s)", (number,))
+
+
+def _migrations() -> dict[int, str]:
+    folder = files("pursuit.ledger").joinpath("migrations", "postgres")
+    return {int(entry.name[:4]): entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
+
+
+class Link:
+    """One connection, opened when it is first needed and again after it was lost; one statement at a time."""
+
+    def __init__(self, address: str, patience: float) -> None:
+        self._address = address
+        self._settings = connection_settings(address)
+        self._patience = patience
+        self._turn = asyncio.Lock()
+        self._connection: psycopg.AsyncConnection[Any] | None = None
+        self.backend: int | None = None
+        """The process of the server behind the connection: the sender of its notifications."""
+        self.pooled = False
+        """Whether a pooler answers, which gives each transaction another session: notifications do not arrive."""
+
+    async def ask(self, query: str, values: Sequence[Any] = (), *, within: float | None = None) -> list[Any]:
+        """The rows that a statement returns; raises one of `Lost` if the connection is gone."""
+        async with self._turn:
+            connection = await self.connected()
+            cut = asyncio.get_running_loop().call_later(within or self._patience, _cut, connection)
+            try:
+                cursor = await connection.execute(
+                    cast("LiteralString", query), values, prepare=None if self.pooled else True, binary=True
+                )
+                return await cursor.fetchall() if cursor.description is not None else []
+            except psycopg.Error:
+                if connection.closed or connection.broken:
+                    await self._drop()
+                raise
+            finally:
+                cut.cancel()
+
+    async def read(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The same for a statement that may be sent twice, over new connections while there is time."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        until = time.monotonic() + self._patience
+        with anyio.CancelScope(shield=True):
+            while True:
+                try:
+                    return await self.ask(query, values)
+                except psycopg.DataError as error:
+                    raise InvalidArgument(f"the database does not take a value: {' '.join(str(error).split())}") from error
+                except psycopg.Error as error:
+                    if not isinstance(error, Lost) or time.monotonic() > until:
+                        raise unavailable(self._address, error) from error
+                    await asyncio.sleep(RETRY_SECONDS)
+
+    async def connected(self) -> psycopg.AsyncConnection[Any]:
+        """The connection; without a turn, for its only user."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        connection = await psycopg.AsyncConnection.connect(self._settings, autocommit=True)
+        cut = asyncio.get_running_loop().call_later(self._patience, _cut, connection)
+        try:
+            row = await (await connection.execute(_SESSION)).fetchone()
+        except BaseException:
+            await connection.close()
+            raise
+        finally:
+            cut.cancel()
+        self.backend = None if row is None else row[2]
+        # A pooler shows a number of its own in the place of the server's.
+        self.pooled = self.backend != connection.pgconn.backend_pid
+        if self.pooled:
+            connection.prepare_threshold = None
+        self._connection = connection
+        return connection
+
+    async def _drop(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()
+
+    async def close(self) -> None:
+        """Closes the connection when its statement is done."""
+        async with self._turn:
+            await self._drop()
+
+
+def _cut(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Ends a connection whose server does not answer: whoever waits for it gets an error at once."""
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as end:
+        end.shutdown(socket.SHUT_RDWR)
