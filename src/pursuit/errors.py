@@ -157,7 +157,7 @@ class Conflict(PursuitError):
 
 
 class Fenced(Conflict):
-    """This process lost its lease on a stream: it may neither store nor send for it any more."""
+    """The process lost its lease on a stream: it may neither store nor send for it any more."""
 
 
 class Overtaken(Conflict):

@@ -65,8 +65,9 @@ SETTINGS = (
     "model_timeout",
     "tools_bytes",
     "memory_lessons",
+    "migrate_ledger",
 )
-_OFF_AT_ZERO = ("memory_lessons",)
+_OFF_AT_ZERO = ("memory_lessons", "migrate_ledger")
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
 WHOLE_SETTINGS = (*_COUNTS, "tools_bytes", *_OFF_AT_ZERO)
 TOML_KEYS = (
@@ -85,6 +86,7 @@ TOML_KEYS = (
     "tracking",
     "audit",
     "inherit_env",
+    "state",
 )
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
@@ -172,6 +174,8 @@ class Configuration:
     audit: AuditConfig = field(default_factory=AuditConfig)
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
+    state: str | None = None
+    """The ledger, a file or an address of PostgreSQL; `files.locate_state` finds it."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -261,6 +265,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         schedules=_schedules(fields, path.parent.absolute()),
         audit=_audit(fields, path.parent.absolute()),
         tracking=_tracking(fields, path.parent.absolute()),
+        state=fields.text("state"),
     )
 
 

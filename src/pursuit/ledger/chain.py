@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import Head
 
+
 class Connection(Protocol):
     """What checks ask: an SQLite connection, or one to PostgreSQL in its guise; a `?` stands for a value."""
 
@@ -153,9 +154,7 @@ def current_root(connection: sqlite3.Connection) -> str:
         connection.execute("ROLLBACK")
 
 
-def check_expected(
-    connection: Connection, position: int, expected: str, heads_then: str = _HEADS_THEN
-) -> list[str]:
+def check_expected(connection: Connection, position: int, expected: str, heads_then: str = _HEADS_THEN) -> list[str]:
     """What is wrong if the ledger no longer contains everything that an earlier root stands for."""
     last = last_ever(connection)
     if last < position:

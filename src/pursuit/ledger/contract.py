@@ -242,8 +242,8 @@ class Ledger(Protocol):
 
         A caller that is cancelled before its commit stores nothing; one that is cancelled during the commit still
         gets the outcome, and its cancellation at the next await. A disk error raises `LedgerUnavailable` and stores
-        nothing of this call; where a connection was lost and the database cannot be asked again, the error says that the
-        outcome is not known. A forgotten stream, an append of nothing and a blob under a wrong name are
+        nothing of this call; where a connection was lost and the database cannot be asked again, the error says that
+        the outcome is not known. A forgotten stream, an append of nothing and a blob under a wrong name are
         `InvalidArgument`.
         """
         ...

@@ -1,7 +1,7 @@
 """The driver's locks on PostgreSQL: leases on the database's clock, each with an epoch that fences late appends.
 
-Invariant: an append under an epoch is stored only while no other holder has the lease. A lease that cannot be renewed in
-time is reported as lost, and is renewed again before anything is sent under it.
+Invariant: an append under an epoch is stored only while no other holder has the lease. A lease that cannot be renewed
+in time is reported as lost, and is renewed again before anything is sent under it.
 """
 
 from __future__ import annotations

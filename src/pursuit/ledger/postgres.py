@@ -1,7 +1,7 @@
 """The ledger on PostgreSQL: one for many machines.
 
-Invariant: only well-formed requests reach the database, and each batch of them is one statement (`pursuit.commit` in the
-migrations). A batch has a number, so one whose answer was lost is settled by asking again, and is stored once.
+Invariant: only well-formed requests reach the database, and each batch of them is one statement (`pursuit.commit` in
+the migrations). A batch has a number, so one whose answer was lost is settled by asking again, and is stored once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,15 @@ from pursuit.ledger.contract import (
 )
 from pursuit.ledger.leases import LEASE_SECONDS, Lease, Leases, fenced
 from pursuit.ledger.locks import require_name
-from pursuit.ledger.postgres_schema import RETRY_SECONDS, Link, Lost, connection_settings, prepare, shown, unavailable
+from pursuit.ledger.postgres_schema import (
+    RETRY_SECONDS,
+    Link,
+    connection_settings,
+    is_lost,
+    prepare,
+    shown,
+    unavailable,
+)
 from pursuit.ledger.schema import PATIENCE_SECONDS
 from pursuit.ledger.sqlite import (
     CHUNK,
@@ -87,13 +95,12 @@ _DIGESTS = (
     "SELECT digest FROM pursuit.blob_refs WHERE stream = (SELECT id FROM pursuit.streams WHERE name = %s) "
     "ORDER BY digest"
 )
-_ROOT = (
-    "SELECT ledger.position, name, head_seq, head_hash FROM pursuit.ledger LEFT JOIN pursuit.streams ON true"
-)
+_ROOT = "SELECT ledger.position, name, head_seq, head_hash FROM pursuit.ledger LEFT JOIN pursuit.streams ON true"
 _TO_FORGET = f"{_ROW} WHERE name = %s AND status <> '{FORGOTTEN}'"
 _TO_BURY = "SELECT position, seq, hash FROM pursuit.events WHERE stream = %s AND seq <= %s ORDER BY seq"
 _COUNTED = (
-    "SELECT one.word, (SELECT count(*) FROM (SELECT 1 FROM pursuit.words WHERE words.word = one.word LIMIT %s) AS counted) "
+    "SELECT one.word, (SELECT count(*) FROM (SELECT 1 FROM pursuit.words WHERE words.word = one.word LIMIT %s) "
+    "AS counted) "
     "FROM (SELECT DISTINCT pursuit.stem(given) AS word FROM unnest(%s::text[]) AS given) AS one"
 )
 # BM25 as FTS5 computes it, so both backends rank alike.
@@ -290,13 +297,14 @@ class PostgresWriter:
             try:
                 ((first, last, seqs, hashes, refusals),) = await self._link.ask(_COMMIT, values)
                 break
-            except Lost as error:
-                # With the same number again: if the lost statement was stored, the answer is its outcome.
-                doubtful = doubtful or sent is not None
-                if time.monotonic() > until or (isinstance(error, psycopg.OperationalError) and error.sqlstate):
-                    return _all_fail(requests, self._unknown(error) if doubtful else unavailable(self._address, error))
-                await asyncio.sleep(RETRY_SECONDS)
             except psycopg.Error as error:
+                if is_lost(error):
+                    # With the same number again: if the lost statement was stored, the answer is its outcome.
+                    doubtful = doubtful or sent is not None
+                    if time.monotonic() < until:
+                        await asyncio.sleep(RETRY_SECONDS)
+                        continue
+                    return _all_fail(requests, self._unknown(error) if doubtful else unavailable(self._address, error))
                 if len(requests) == 1:
                     return _all_fail(requests, unavailable(self._address, error))
                 # One by one, so a value that the database refuses fails its own append and no other.
@@ -384,9 +392,7 @@ class _Snapshot:
 class PostgresLedger:
     """`contract.Ledger` over the schema `pursuit` of a PostgreSQL database."""
 
-    def __init__(
-        self, address: str, position: int, clock: Callable[[], float], patience: float, lease: float
-    ) -> None:
+    def __init__(self, address: str, position: int, clock: Callable[[], float], patience: float, lease: float) -> None:
         self._address = address
         self._clock = clock
         self._patience = patience
@@ -435,7 +441,17 @@ class PostgresLedger:
         claim: Claim | None = None,
     ) -> Head:
         """See `contract.Ledger.append`."""
-        request = new_request(stream, expected, events, kind, status, summary, blobs, text, by)
+        request = new_request(
+            stream,
+            expected,
+            events,
+            kind=kind,
+            status=status,
+            summary=summary,
+            blobs=blobs,
+            text=text,
+            by=by,
+        )
         for name, value in (("kind", kind), ("status", status or ""), *(("type", draft.type) for draft in events)):
             if "\0" in value:
                 raise InvalidArgument(f"the {name} {value!r} has a NUL, which PostgreSQL does not store", field=name)

@@ -22,8 +22,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable
 
-Lost: Final = (psycopg.OperationalError, psycopg.InterfaceError)
-"""What psycopg raises when the connection is gone; an error of the statement alone leaves it open."""
+_LOST = ("08", "57P", "53300", "25006", "40")
+"""Codes that a new connection or a new try may not meet: connection, shutdown, too many, a standby, a collision."""
+_STANDBY = "25006"
 
 LOCK: Final = int.from_bytes(b"PURSUIT1", "big") >> 1
 """The advisory lock under which one process at a time migrates a schema."""
@@ -70,7 +71,16 @@ def connection_settings(address: str) -> str:
 def unavailable(address: str, error: BaseException) -> LedgerUnavailable:
     """An error of the database, with the address that it is about."""
     reason = " ".join(str(error).split()) or type(error).__name__
-    return LedgerUnavailable(f"the ledger {shown(address)} is unavailable: {reason}", path=shown(address), reason=reason)
+    return LedgerUnavailable(
+        f"the ledger {shown(address)} is unavailable: {reason}", path=shown(address), reason=reason
+    )
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is gone or the server goes; an error of the statement alone leaves it as it is."""
+    if error.sqlstate is not None:
+        return error.sqlstate.startswith(_LOST)
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 def prepare(address: str, *, migrate: bool = True) -> int:
@@ -168,8 +178,8 @@ class Link:
                     cast("LiteralString", query), values, prepare=None if self.pooled else True, binary=True
                 )
                 return await cursor.fetchall() if cursor.description is not None else []
-            except psycopg.Error:
-                if connection.closed or connection.broken:
+            except psycopg.Error as error:
+                if connection.closed or connection.broken or error.sqlstate == _STANDBY:
                     await self._drop()
                 raise
             finally:
@@ -178,17 +188,23 @@ class Link:
     async def read(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """The same for a statement that may be sent twice, over new connections while there is time."""
         await anyio.lowlevel.checkpoint_if_cancelled()
-        until = time.monotonic() + self._patience
+        # Shielded: psycopg answers a cancellation with a request to the server, which a second one would break off.
         with anyio.CancelScope(shield=True):
-            while True:
-                try:
-                    return await self.ask(query, values)
-                except psycopg.DataError as error:
-                    raise InvalidArgument(f"the database does not take a value: {' '.join(str(error).split())}") from error
-                except psycopg.Error as error:
-                    if not isinstance(error, Lost) or time.monotonic() > until:
-                        raise unavailable(self._address, error) from error
-                    await asyncio.sleep(RETRY_SECONDS)
+            return await self._read(query, values)
+        raise AssertionError("nothing cancels this scope")
+
+    async def _read(self, query: str, values: Sequence[Any]) -> list[Any]:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                return await self.ask(query, values)
+            except psycopg.DataError as error:
+                why = " ".join(str(error).split())
+                raise InvalidArgument(f"the database does not take a value: {why}") from error
+            except psycopg.Error as error:
+                if not is_lost(error) or time.monotonic() > until:
+                    raise unavailable(self._address, error) from error
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def connected(self) -> psycopg.AsyncConnection[Any]:
         """The connection; without a turn, for its only user."""

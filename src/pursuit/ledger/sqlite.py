@@ -249,6 +249,7 @@ class SqliteReads:
 
 
 def stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) -> StreamRow:
+    """A row of the table of streams as callers get it."""
     _, name, kind, status, created_at, updated_at, seq, hash_, summary = row
     return StreamRow(
         name=name,
@@ -262,10 +263,12 @@ def stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) ->
 
 
 def write_cursor(created_at: float, identity: int) -> str:
+    """The cursor behind the stream with this time and number."""
     return base64.urlsafe_b64encode(msgspec.json.encode((created_at, identity))).decode().rstrip("=")
 
 
 def read_cursor(cursor: str) -> tuple[float, int]:
+    """The time and number in a cursor."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         created_at, identity = msgspec.json.decode(text, type=tuple[float, int])
@@ -328,7 +331,18 @@ class SqliteLedger:
         claim: Claim | None = None,
     ) -> Head:
         """See `contract.Ledger.append`; a claim is a lock of the operating system, which cannot be lost."""
-        return await self._writer.append(new_request(stream, expected, events, kind, status, summary, blobs, text, by))
+        request = new_request(
+            stream,
+            expected,
+            events,
+            kind=kind,
+            status=status,
+            summary=summary,
+            blobs=blobs,
+            text=text,
+            by=by,
+        )
+        return await self._writer.append(request)
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         """See `contract.Ledger.read`."""
@@ -426,6 +440,7 @@ def new_request(
     stream: str,
     expected: int | Anywhere,
     events: Sequence[Draft],
+    *,
     kind: str,
     status: str | None,
     summary: Mapping[str, Any] | None,
@@ -439,11 +454,11 @@ def new_request(
         why = f"an append to stream {stream} needs an event, a status, a summary or a text"
         raise InvalidArgument(why, stream=stream)
     _check_drafts(stream, events)
-    check_text("kind", kind)
-    check_text("status", status or "")
+    _check_text("kind", kind)
+    _check_text("status", status or "")
     if status == FORGOTTEN:
         raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
-    check_text("text", text or "")
+    _check_text("text", text or "")
     for digest, body in (blobs or {}).items():
         if sha256(body).hexdigest() != digest:
             raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
@@ -464,12 +479,12 @@ def _check_drafts(stream: str, events: Sequence[Draft]) -> None:
     for draft in events:
         if draft.type.isascii() and type(draft.body) is bytes:
             continue
-        check_text("type", draft.type)
+        _check_text("type", draft.type)
         if not isinstance(draft.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgument(f"the body of an event must be bytes, not {type(draft.body).__name__}", stream=stream)
 
 
-def check_text(name: str, text: str) -> None:
+def _check_text(name: str, text: str) -> None:
     if text.isascii():
         return
     try:

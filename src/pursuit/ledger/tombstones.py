@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from typing import Any
 
 from pursuit.core.audit import AUDIT, AnyAuditEvent, Forgotten, encode_audit
 from pursuit.ledger.chain import GENESIS, Connection, link
@@ -94,7 +95,7 @@ def _digest(connection: Connection, identity: int) -> tuple[int, tuple[int, byte
     )
 
 
-def digest_of(rows: Iterable[tuple[int, int, bytes]]) -> tuple[int, tuple[int, bytes], str]:
+def digest_of(rows: Iterable[tuple[Any, ...]]) -> tuple[int, tuple[int, bytes], str]:
     """The number of tombstones of a stream, the last one's number and hash, and one hash over all of them."""
     total, count, last = sha256(), 0, (0, GENESIS)
     for position, seq, hash_ in rows:
