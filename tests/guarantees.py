@@ -193,4 +193,8 @@ GUARANTEES = {
     "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
+    "old-drivers-are-fenced": "On PostgreSQL a driver that was stopped beyond its lease stores and sends nothing more, and says why.",
+    "appends-in-doubt-are-settled": "An append whose connection breaks during the commit is stored once, or the error says that this is not known.",
+    "two-databases-one-ledger": "SQLite and PostgreSQL that are fed the same operations hold the same events, rows and roots.",
+    "a-ledger-can-be-moved": "A ledger is copied between SQLite and PostgreSQL with the same root, also if the copy is interrupted.",
 }

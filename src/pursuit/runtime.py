@@ -211,7 +211,7 @@ class Runtime:
         self._from_files: dict[str, ServerConfig] = {}
         self._schedules: Mapping[str, ScheduleConfig] = {}
         self._children: Children | None = None
-        self._migrate = True
+        self._settings: Mapping[str, float] = {}
         self.service: Service
         self.toolbox: Toolbox
         self.tasks: Tasks
@@ -235,7 +235,7 @@ class Runtime:
             self.state_path = locate_state(self._state, configuration.path)
             self.model = configuration.model
             self._schedules = configuration.schedules
-            self._migrate = configuration.settings.get("migrate_ledger", 1) != 0
+            self._settings = configuration.settings
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             clock = SystemClock()
@@ -434,7 +434,8 @@ class Runtime:
         return {**self._servers, COMMANDS_SERVER: CommandUpstream(configuration.commands, self.tasks)}
 
     def _open_ledger(self, path: Path) -> Ledger:
-        return open_ledger(path, migrate=self._migrate)
+        settings = self._settings
+        return open_ledger(path, lease=settings.get("lease_seconds"), migrate=settings.get("migrate_ledger", 1) != 0)
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):

@@ -65,6 +65,7 @@ SETTINGS = (
     "model_timeout",
     "tools_bytes",
     "memory_lessons",
+    "lease_seconds",
     "migrate_ledger",
 )
 _OFF_AT_ZERO = ("memory_lessons", "migrate_ledger")

@@ -63,10 +63,11 @@ def address_of(path: Path) -> str | None:
         raise LedgerUnavailable(f"cannot read {path}, which names a database: {error}", path=str(path)) from error
 
 
-def open_ledger(path: Path, *, migrate: bool = True) -> Ledger:
+def open_ledger(path: Path, *, lease: float | None = None, migrate: bool = True) -> Ledger:
     """Opens the ledger; raises `LedgerUnavailable`, and `ExtraMissing` without the driver of a database.
 
-    With `migrate` false a schema of an older release on PostgreSQL is refused and not migrated.
+    On PostgreSQL a claim is a lease of so many seconds. With `migrate` false a schema of an older release is refused
+    and not migrated.
     """
     address = address_of(path)
     if address is None:
@@ -74,8 +75,8 @@ def open_ledger(path: Path, *, migrate: bool = True) -> Ledger:
 
         return SqliteLedger.open(path)
     try:
-        from pursuit.ledger.postgres import PostgresLedger  # noqa: PLC0415 - psycopg loads only when needed
+        from pursuit.ledger.postgres import LEASE_SECONDS, PostgresLedger  # noqa: PLC0415 - most have no psycopg
     except ImportError as error:
         words = f"a ledger on PostgreSQL needs a package: pip install 'pursuit[postgres]' ({error})"
         raise ExtraMissing(words, extra="postgres") from None
-    return PostgresLedger.open(address, migrate=migrate)
+    return PostgresLedger.open(address, migrate=migrate, lease=lease or LEASE_SECONDS)

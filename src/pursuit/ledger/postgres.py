@@ -12,8 +12,8 @@ import time
 import unicodedata
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any, LiteralString, cast
 
 import anyio
@@ -46,6 +46,7 @@ from pursuit.ledger.postgres_schema import (
     RETRY_SECONDS,
     Link,
     connection_settings,
+    cut_off,
     is_lost,
     prepare,
     shown,
@@ -337,7 +338,7 @@ def _columns(requests: Sequence[Request]) -> tuple[list[Any], ...]:
         (i, word, times)
         for i, one in enumerate(requests, 1)
         if one.text is not None
-        for word, times in Counter(_words(one.text)).items()
+        for word, times in Counter(index_words(one.text)).items()
     ]
     return (
         [one.stream for one in requests],
@@ -355,7 +356,7 @@ def _columns(requests: Sequence[Request]) -> tuple[list[Any], ...]:
     )
 
 
-def _words(text: str) -> Iterable[str]:
+def index_words(text: str) -> Iterable[str]:
     """The words of a text in lower case and without accents, as the index has them before they are stemmed."""
     return (found.group()[:LONGEST_WORD] for found in WORD.finditer(_plain(text)))
 
@@ -383,10 +384,29 @@ class _Snapshot:
         cursor.itersize = CHUNK
         return cursor.execute(cast("LiteralString", query))
 
+    def cut_off(self) -> None:
+        """Ends the connection, from any thread."""
+        if not self._connection.closed:
+            cut_off(self._connection)
+
     def close(self) -> None:
         """Closes the cursors."""
         for cursor in self._cursors:
             cursor.close()
+
+
+@contextmanager
+def snapshot(address: str) -> Generator[_Snapshot]:
+    """One moment of the ledger, on a connection of its own; it blocks the thread."""
+    try:
+        with psycopg.connect(connection_settings(address)) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            connection.execute("SET LOCAL search_path = pursuit, pg_catalog")
+            with closing(_Snapshot(connection)) as rows:
+                yield rows
+    except psycopg.Error as error:
+        raise unavailable(address, error) from error
 
 
 class PostgresLedger:
@@ -518,7 +538,7 @@ class PostgresLedger:
         """See `contract.Ledger.search`."""
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
-        wanted = [part for word in search_words(words) for part in _words(word)]
+        wanted = [part for word in search_words(words) for part in index_words(word)]
         if not wanted:
             await anyio.lowlevel.checkpoint()
             return []
@@ -581,26 +601,23 @@ class PostgresLedger:
     async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
         """See `contract.Ledger.verify`."""
         roots = () if expect is None else (expect,) if isinstance(expect, str) else expect
-        return await anyio.to_thread.run_sync(self._verify, roots, folds)
-
-    def _verify(self, expect: Sequence[str], folds: Folds | None) -> Verification:
+        begun: list[_Snapshot] = []
         try:
-            with psycopg.connect(connection_settings(self._address)) as connection:
-                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-                connection.read_only = True
-                connection.execute("SET LOCAL search_path = pursuit, pg_catalog")
-                with closing(_Snapshot(connection)) as snapshot:
-                    position = snapshot.execute("SELECT position FROM ledger").fetchone()[0]
-                    faults: list[str] = []
-                    if position != last_ever(snapshot):
-                        faults.append("the number of the last position was changed: the next event would leave a gap")
-                    if snapshot.execute(_GUARDS).fetchone()[0] != 4:
-                        faults.append("the triggers that keep events from being changed were removed or disabled")
-                    return verify_snapshot(
-                        snapshot, position, faults, expect=expect, folds=folds, heads_then=_HEADS_THEN
-                    )
-        except psycopg.Error as error:
-            raise unavailable(self._address, error) from error
+            return await anyio.to_thread.run_sync(self._verify, roots, folds, begun, abandon_on_cancel=True)
+        finally:
+            for one in begun:  # the thread of a check that was cancelled ends, too
+                one.cut_off()
+
+    def _verify(self, expect: Sequence[str], folds: Folds | None, begun: list[_Snapshot]) -> Verification:
+        with snapshot(self._address) as rows:
+            begun.append(rows)
+            position = rows.execute("SELECT position FROM ledger").fetchone()[0]
+            faults: list[str] = []
+            if position != last_ever(rows):
+                faults.append("the number of the last position was changed: the next event would leave a gap")
+            if rows.execute(_GUARDS).fetchone()[0] != 4:
+                faults.append("the triggers that keep events from being changed were removed or disabled")
+            return verify_snapshot(rows, position, faults, expect=expect, folds=folds, heads_then=_HEADS_THEN)
 
     async def forget(self, stream: str) -> None:
         """See `contract.Ledger.forget`."""

@@ -91,6 +91,11 @@ def prepare(address: str, *, migrate: bool = True) -> int:
     try:
         with psycopg.connect(connection_settings(address), autocommit=True) as connection:
             found, latest = _version(connection, address), max(_migrations())
+            if _has_table(connection, "copying"):
+                raise LedgerUnavailable(
+                    f"the copy in {shown(address)} is not finished; run the same `pursuit migrate` again",
+                    path=shown(address),
+                )
             if found < latest and not migrate:
                 raise LedgerUnavailable(
                     f"the ledger {shown(address)} has schema version {found}, and this release needs {latest}; "
@@ -119,8 +124,7 @@ def migrate_up(address: str, role: str | None = None) -> tuple[int, int]:
 
 
 def _version(connection: psycopg.Connection[Any], address: str) -> int:
-    row = connection.execute("SELECT to_regclass('pursuit.version') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
+    if not _has_table(connection, "version"):
         return 0
     row = connection.execute("SELECT max(number) FROM pursuit.version").fetchone()
     found: int = 0 if row is None or row[0] is None else row[0]
@@ -134,6 +138,12 @@ def _version(connection: psycopg.Connection[Any], address: str) -> int:
             known=latest,
         )
     return found
+
+
+def _has_table(connection: psycopg.Connection[Any], name: str) -> bool:
+    # A scan, since `to_regclass` may answer from a cache that another process's migration has outdated.
+    query = "SELECT 1 FROM pg_tables WHERE schemaname = 'pursuit' AND tablename = %s"
+    return connection.execute(query, (name,)).fetchone() is not None
 
 
 def _migrate(connection: psycopg.Connection[Any], address: str) -> None:
@@ -171,8 +181,9 @@ class Link:
     async def ask(self, query: str, values: Sequence[Any] = (), *, within: float | None = None) -> list[Any]:
         """The rows that a statement returns; raises one of `Lost` if the connection is gone."""
         async with self._turn:
-            connection = await self.connected()
-            cut = asyncio.get_running_loop().call_later(within or self._patience, _cut, connection)
+            within = within or self._patience
+            connection = await self.connected(within)
+            cut = asyncio.get_running_loop().call_later(within, cut_off, connection)
             try:
                 cursor = await connection.execute(
                     cast("LiteralString", query), values, prepare=None if self.pooled else True, binary=True
@@ -206,12 +217,17 @@ class Link:
                     raise unavailable(self._address, error) from error
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def connected(self) -> psycopg.AsyncConnection[Any]:
+    async def connected(self, within: float | None = None) -> psycopg.AsyncConnection[Any]:
         """The connection; without a turn, for its only user."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        connection = await psycopg.AsyncConnection.connect(self._settings, autocommit=True)
-        cut = asyncio.get_running_loop().call_later(self._patience, _cut, connection)
+        within = within or self._patience
+        try:
+            async with asyncio.timeout(within):
+                connection = await psycopg.AsyncConnection.connect(self._settings, autocommit=True)
+        except TimeoutError:
+            raise psycopg.OperationalError(f"the server does not answer within {within:g} s") from None
+        cut = asyncio.get_running_loop().call_later(within, cut_off, connection)
         try:
             row = await (await connection.execute(_SESSION)).fetchone()
         except BaseException:
@@ -238,7 +254,7 @@ class Link:
             await self._drop()
 
 
-def _cut(connection: psycopg.AsyncConnection[Any]) -> None:
+def cut_off(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> None:
     """Ends a connection whose server does not answer: whoever waits for it gets an error at once."""
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as end:
         end.shutdown(socket.SHUT_RDWR)

@@ -218,14 +218,10 @@ BEGIN
         END LOOP;
         IF texts[i] IS NOT NULL THEN
             PERFORM pursuit.drop_text(tip.id);
-            INSERT INTO pursuit.words
-            SELECT pursuit.stem(one.word), tip.id, sum(one.times)
-            FROM unnest(speakers, words, times) AS one (speaker, word, times) WHERE one.speaker = i GROUP BY 1;
-            INSERT INTO pursuit.texts
-            SELECT tip.id, texts[i], coalesce(sum(one.times), 0)
-            FROM unnest(speakers, times) AS one (speaker, times) WHERE one.speaker = i;
-            UPDATE pursuit.ledger SET texts = ledger.texts + 1, words = ledger.words + (
-                SELECT length FROM pursuit.texts WHERE rowid = tip.id
+            PERFORM pursuit.put_text(
+                tip.id, texts[i],
+                (SELECT array_agg(one.word) FROM unnest(speakers, words) AS one (speaker, word) WHERE one.speaker = i),
+                (SELECT array_agg(one.times) FROM unnest(speakers, times) AS one (speaker, times) WHERE one.speaker = i)
             );
         END IF;
     END LOOP;
@@ -262,6 +258,18 @@ BEGIN
         DELETE FROM pursuit.words WHERE stream = place;
         UPDATE pursuit.ledger SET texts = texts - 1, words = words - gone;
     END IF;
+END
+$$;
+
+CREATE FUNCTION pursuit.put_text(place bigint, text bytea, stated text[], times integer[]) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    total integer := coalesce((SELECT sum(one) FROM unnest(times) AS one), 0);
+BEGIN
+    INSERT INTO pursuit.texts VALUES (place, text, total);
+    INSERT INTO pursuit.words
+    SELECT pursuit.stem(one.word), place, sum(one.times) FROM unnest(stated, times) AS one (word, times) GROUP BY 1;
+    UPDATE pursuit.ledger SET texts = ledger.texts + 1, words = ledger.words + total;
 END
 $$;
 
