@@ -23,10 +23,11 @@ test: $(STAMP) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## everything 
 	@$(MAKE) --no-print-directory -j 2 check-static check-tests
 
 # Four workers for two cores, since many tests wait for processes. A worker takes a file at a time, since the tests of a
-# file share servers, in the files' order: the long ones are first.
+# file share servers, in the files' order: the long ones are first. A worker that dies ends the run: a restarted one takes its
+# file again and again, without end.
 .PHONY: check-tests
 check-tests: $(STAMP)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not soak" tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -m "not soak" tests
 
 check: $(STAMP)  ## the fast loop: format, lint, types, import rules, unit tests
 	@$(MAKE) --no-print-directory -j 2 check-static check-unit
@@ -46,7 +47,7 @@ conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
 soak: $(STAMP) $(TRACKERS) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
-	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "slow or soak" tests
+	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 -m "slow or soak" tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
 	$(BIN)/python benchmarks/run_all.py
