@@ -58,7 +58,7 @@ async def everything(ledger: Ledger) -> list[Any]:
         found += [await ledger.read(row.name), await ledger.digests(row.name)]
     for words in ("latency", "deploying searches", "grosse große größe", "p95"):
         found.append([(one.row.name, one.text) for one in await ledger.search(words)])
-    return [*found, await ledger.verify()]
+    return found
 
 
 @pytest.mark.guarantee("two-databases-one-ledger")
@@ -76,13 +76,14 @@ def test_the_same_operations_leave_the_same_ledger(tmp_path: Path, new_database:
 
     with start_blocking_portal() as portal:
 
-        @settings(max_examples=200 if os.environ.get("PURSUIT_SOAK") else 30, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=200 if os.environ.get("PURSUIT_SOAK") else 25, suppress_health_check=list(HealthCheck))
         @given(OPERATIONS)
         def hunt(operations: list[Any]) -> None:
             prefix = f"r{int(now[0] * 10)}-"  # streams of its own: a forgotten name cannot be used again
             portal.call(feed, [renamed(one, prefix) for one in operations])
 
         hunt()
+        assert portal.call(postgres.verify) == portal.call(sqlite.verify)
         portal.call(postgres.close)
         portal.call(sqlite.close)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -25,12 +24,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def test_a_mission_runs_and_is_proved_over_a_database(place: Place, new_database: NewDatabase) -> None:
     address = new_database()
     place.write("m.toml", mission(target=100))
-    ran = json.loads(place.run("--json", "--state", address, "run", "m.toml").stdout)
+    ran = place.json("run", "m.toml", "--state", address)
     assert ran["status"] == "completed"
-    listed = json.loads(place.run("--json", "list", "--state", address).stdout)
-    assert [row["session_id"] for row in listed["sessions"]] == [ran["session_id"]]
-    proved = json.loads(place.run("--json", "verify", "--state", address).stdout)
-    assert proved["ok"], proved
+    assert [row["session_id"] for row in place.json("list", "--state", address)["sessions"]] == [ran["session_id"]]
+    assert place.json("verify", "--state", address)["ok"]
+    assert any("intact" in one["what"] for one in place.json("doctor", "--state", address, code=None)["findings"])
     assert ran["session_id"] in place.ask("report", "last", "--state", address)[0]
 
 

@@ -82,6 +82,7 @@ class Leases:
     """All leases of one open ledger; one statement renews them, at a third of their length."""
 
     def __init__(self, link: Link, seconds: float) -> None:
+        # A connection of its own: a read that takes long must not cost a lease.
         self._me = f"{_process(os.getpid())} {secrets.token_hex(8)}"
         self._link = link
         self._seconds = seconds
@@ -151,6 +152,7 @@ class Leases:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
+        await self._link.close()
 
     async def _keep(self) -> None:
         while self._held:

@@ -278,8 +278,11 @@ class PostgresWriter:
                     batch.append(queued)
             if batch:
                 self._landed.clear()
+                requests = [queued.request for queued in batch]
                 try:
-                    await self._store([queued.request for queued in batch])
+                    await self._store(requests)
+                except Exception as error:  # noqa: BLE001 - the boundary: the tasks that wait get the error
+                    _all_fail(requests, unavailable(self._address, error))
                 finally:
                     self._landed.set()
                     for queued in batch:
@@ -420,7 +423,7 @@ class PostgresLedger:
         self._listener = Link(address, patience)
         self._bells = NotifiedBells(position)
         self._writer = PostgresWriter(address, Link(address, patience), self._bells, clock, patience)
-        self._leases = Leases(self._reader, lease)
+        self._leases = Leases(Link(address, patience), lease)
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
 
