@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, LiteralString, Protocol, cast
@@ -223,7 +223,7 @@ def _into_sqlite(path: Path) -> Generator[_Target]:
 class _IntoPostgres:
     """A copy in a schema that `prepare` refuses to open until it is whole."""
 
-    def __init__(self, connection: Any, index_words: Any) -> None:
+    def __init__(self, connection: Any, index_words: Callable[[str], Iterable[str]]) -> None:
         self._connection = connection
         self._index_words = index_words
 
@@ -253,7 +253,7 @@ class _IntoPostgres:
         with self._connection.transaction(), self._connection.cursor() as cursor:
             if table == "texts":
                 for place, text in rows:
-                    plain = text.decode() if isinstance(text, bytes) else text
+                    plain: str = text.decode() if isinstance(text, bytes) else text
                     counts = Counter(self._index_words(plain))
                     values = (place, plain.encode(), list(counts), list(counts.values()))
                     cursor.execute("SELECT pursuit.put_text(%s, %s, %s::text[], %s::integer[])", values)
@@ -277,7 +277,7 @@ class _IntoPostgres:
 
 
 @contextmanager
-def _into_postgres(address: str, index_words: Any) -> Generator[_Target]:
+def _into_postgres(address: str, index_words: Callable[[str], Iterable[str]]) -> Generator[_Target]:
     from pursuit.ledger.postgres_schema import connection_settings, migrate_up, psycopg, shown  # noqa: PLC0415
 
     migrate_up(address)
