@@ -44,12 +44,16 @@ from pursuit.ledger.leases import LEASE_SECONDS, Lease, Leases, fenced
 from pursuit.ledger.locks import require_name
 from pursuit.ledger.postgres_schema import (
     RETRY_SECONDS,
+    Array,
     Link,
+    bodies,
     connection_settings,
     cut_off,
     is_lost,
+    numbers,
     prepare,
     shown,
+    texts,
     unavailable,
 )
 from pursuit.ledger.schema import PATIENCE_SECONDS
@@ -77,11 +81,7 @@ POLL_SECONDS = 1.0
 _GATHER_SECONDS = 0.02
 """Notifications within this time are one: each commit of this process notifies it, too."""
 
-_COMMIT = (
-    "SELECT * FROM pursuit.commit(%s, %s, %s, %s::text[], %s::bigint[], %s::bigint[], %s::text[], %s::text[], "
-    "%s::text[], %s::bytea[], %s::integer[], %s::text[], %s::bytea[], %s::integer[], %s::text[], %s::bytea[], "
-    "%s::integer[], %s::text[], %s::integer[])"
-)
+_COMMIT = "SELECT * FROM pursuit.commit(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _COLUMNS = "id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary"
 _ROW = f"SELECT {_COLUMNS} FROM pursuit.streams"  # noqa: S608 - the columns stand above
 _EVENTS = (
@@ -334,7 +334,7 @@ def _all_fail(requests: Sequence[Request], error: PursuitError) -> None:
         request.outcome = LedgerUnavailable(error.message, **error.details)
 
 
-def _columns(requests: Sequence[Request]) -> tuple[list[Any], ...]:
+def _columns(requests: Sequence[Request]) -> tuple[Array, ...]:
     """The requests as the arrays that `pursuit.commit` takes after the time."""
     blobs = [(i, digest, body) for i, one in enumerate(requests, 1) for digest, body in one.blobs]
     words = [
@@ -344,18 +344,22 @@ def _columns(requests: Sequence[Request]) -> tuple[list[Any], ...]:
         for word, times in Counter(index_words(one.text)).items()
     ]
     return (
-        [one.stream for one in requests],
-        [None if one.expected is ANY else one.expected for one in requests],
-        [one.epoch for one in requests],
-        [one.kind for one in requests],
-        [one.status for one in requests],
-        [one.summary for one in requests],
-        [None if one.text is None else one.text.encode() for one in requests],
-        [len(one.events) for one in requests],
-        [draft.type for one in requests for draft in one.events],
-        [draft.body for one in requests for draft in one.events],
-        *([row[column] for row in blobs] for column in range(3)),
-        *([row[column] for row in words] for column in range(3)),
+        texts(one.stream for one in requests),
+        numbers(None if one.expected is ANY else one.expected for one in requests),
+        numbers(one.epoch for one in requests),
+        texts(one.kind for one in requests),
+        texts(one.status for one in requests),
+        texts(one.summary for one in requests),
+        bodies(None if one.text is None else one.text.encode() for one in requests),
+        numbers(len(one.events) for one in requests),
+        texts(draft.type for one in requests for draft in one.events),
+        bodies(draft.body for one in requests for draft in one.events),
+        numbers(row[0] for row in blobs),
+        texts(row[1] for row in blobs),
+        bodies(row[2] for row in blobs),
+        numbers(row[0] for row in words),
+        texts(row[1] for row in words),
+        numbers(row[2] for row in words),
     )
 
 

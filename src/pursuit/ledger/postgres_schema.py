@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.resources import files
-from typing import Any, Final, LiteralString, cast
+from typing import Any, Final, LiteralString, Self, cast
 
 import anyio
 import anyio.lowlevel
 import psycopg
+from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Format
 
 from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable
 
@@ -164,6 +167,76 @@ def _migrations() -> dict[int, str]:
     return {int(entry.name[:4]): entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
 
 
+_EMPTY, _HEADER, _LENGTH = struct.Struct(">iii"), struct.Struct(">iiiii"), struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)
+
+
+class Array(bytes):
+    """A one-dimensional array in PostgreSQL's binary format; psycopg's own way costs a commit 80 µs."""
+
+    @classmethod
+    def of(cls, element: int, values: Sequence[bytes | None]) -> Self:
+        """Packs the values, which have the type with this number."""
+        if not values:
+            return cls(_EMPTY.pack(0, 0, element))
+        parts = [_HEADER.pack(1, None in values, element, len(values), 1)]
+        for one in values:
+            parts += [_NULL] if one is None else [_LENGTH.pack(len(one)), one]
+        return cls(b"".join(parts))
+
+
+class Texts(Array):
+    """A `text[]`."""
+
+
+class Bodies(Array):
+    """A `bytea[]`."""
+
+
+class Numbers(Array):
+    """A `bigint[]`."""
+
+
+def texts(values: Iterable[str | None]) -> Texts:
+    """Texts as one parameter."""
+    return Texts.of(25, [None if one is None else one.encode() for one in values])
+
+
+def bodies(values: Iterable[bytes | None]) -> Bodies:
+    """Bytes as one parameter."""
+    return Bodies.of(17, list(values))
+
+
+def numbers(values: Iterable[int | None]) -> Numbers:
+    """Whole numbers as one parameter."""
+    return Numbers.of(20, [None if one is None else one.to_bytes(8, "big", signed=True) for one in values])
+
+
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Array) -> bytes:
+        return obj
+
+
+class _TextsDumper(_ArrayDumper):
+    oid = 1009
+
+
+class _BodiesDumper(_ArrayDumper):
+    oid = 1001
+
+
+class _NumbersDumper(_ArrayDumper):
+    oid = 1016
+
+
+def register_arrays(adapters: AdaptersMap) -> None:
+    """Lets a connection take arrays as they are packed."""
+    for kind, dumper in ((Texts, _TextsDumper), (Bodies, _BodiesDumper), (Numbers, _NumbersDumper)):
+        adapters.register_dumper(kind, dumper)
+
+
 class Link:
     """One connection, opened when it is first needed and again after it was lost; one statement at a time."""
 
@@ -235,6 +308,7 @@ class Link:
             raise
         finally:
             cut.cancel()
+        register_arrays(connection.adapters)
         self.backend = None if row is None else row[2]
         # A pooler shows a number of its own in the place of the server's.
         self.pooled = self.backend != connection.pgconn.backend_pid

@@ -256,7 +256,7 @@ class _IntoPostgres:
                     plain: str = text.decode() if isinstance(text, bytes) else text
                     counts = Counter(self._index_words(plain))
                     values = (place, plain.encode(), list(counts), list(counts.values()))
-                    cursor.execute("SELECT pursuit.put_text(%s, %s, %s::text[], %s::integer[])", values)
+                    cursor.execute("SELECT pursuit.put_text(%s, %s, %s::text[], %s::bigint[])", values)
                 return
             marks = ", ".join("%s" for _ in columns.split(", "))
             cursor.executemany(

@@ -132,9 +132,9 @@ $$;
 CREATE FUNCTION pursuit.commit(
     writer uuid, number bigint, now double precision,
     names text[], expected bigint[], epochs bigint[], kinds text[], statuses text[], summaries text[], texts bytea[],
-    counts integer[], types text[], bodies bytea[],
-    owners integer[], digests text[], blobs bytea[],
-    speakers integer[], words text[], times integer[]
+    counts bigint[], types text[], bodies bytea[],
+    owners bigint[], digests text[], blobs bytea[],
+    speakers bigint[], words text[], times bigint[]
 ) RETURNS TABLE (first bigint, last bigint, seqs bigint[], hashes bytea[], refusals text[])
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -281,7 +281,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION pursuit.put_text(place bigint, text bytea, stated text[], times integer[]) RETURNS void
+CREATE FUNCTION pursuit.put_text(place bigint, text bytea, stated text[], times bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     total integer := coalesce((SELECT sum(one) FROM unnest(times) AS one), 0);
