@@ -36,6 +36,7 @@ from pursuit.proposers.space import Space
 BEFORE = Path(__file__).with_name("search_before.json")
 """The runs of the sampler before noise and choices were looked at (commit cf94037), on the same seeds."""
 MARKS = (6, 12) if SMOKE else (100, 300)
+LONG = 1_000
 LEAST = 1e-8
 """Values this near to the optimum are equal: the precision of BBOB."""
 PEERS = ("TPE", "CMA-ES", "GP")
@@ -188,16 +189,16 @@ def choice_tasks() -> list[Task]:
     ]
 
 
-def ours(task: Task, seed: int) -> list[float]:
-    """The gap of Pursuit's sampler at each mark."""
-    told = {"noise": True} if task.noisy else {}
-    study = Study(task.space, sampler="auto", seed=seed, aimless=False, **told)
+def ours(task: Task, seed: int, *, told: bool = True, marks: Sequence[int] = MARKS) -> list[float]:
+    """The gap of Pursuit's sampler at each mark; of noise it is `told`, or it has to notice it."""
+    given = {"noise": True} if task.noisy and told else {}
+    study = Study(task.space, sampler="auto", seed=seed, aimless=False, **given)
     evaluate, best, found = task.evaluator(seed), math.inf, list[float]()
-    for number in range(1, MARKS[-1] + 1):
+    for number in range(1, marks[-1] + 1):
         gap, value, limits = evaluate(study.ask())
         study.tell(Score(value, limits, met=False))
         best = min(best, gap)
-        if number in MARKS:
+        if number in marks:
             found.append(evaluate(study.best or {})[0] if task.noisy else best)
     return found
 
@@ -236,29 +237,38 @@ def against_peers(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Figure]:
     peers = [name for name in PEERS if name != "GP" or (find_spec("torch") and not SMOKE)]
     for task in tasks:
         own = medians([ours(task, seed) for seed in seeds])
+        untold = medians([ours(task, seed, told=False) for seed in seeds]) if task.noisy else []
         others = {name: medians([peer(task, seed, name) for seed in seeds]) for name in peers}
         for place, mark in enumerate(MARKS):
             shown = ", ".join(f"{name} {gaps[place]:.3g}" for name, gaps in others.items() if place < len(gaps))
-            print(f"{task.name}, {mark} evaluations: {own[place]:.3g}; {shown}", flush=True)
+            also = f" (noise not told: {untold[place]:.3g})" if untold else ""
+            print(f"{task.name}, {mark} evaluations: {own[place]:.3g}{also}; {shown}", flush=True)
             better = min(gaps[place] for name, gaps in others.items() if name != "GP")
             what = f"{task.name}, {mark} evaluations"
             figures.append(Figure(what=what, value=own[place] / better, unit="x the better peer", limit=WORST))
     return figures
 
 
-def against_before(seeds: Sequence[int], *, record: bool) -> list[Figure]:
-    """The constrained problems by the recorded runs of the sampler before, on the same seeds."""
+def against_before(seeds: Sequence[int], *, record: bool, long: bool) -> list[Figure]:
+    """The constrained problems by the recorded runs of the sampler before, on the same seeds.
+
+    A `long` comparison is one at 1,000 evaluations, on the seeds that were recorded so far.
+    """
     tasks = constrained_tasks()[1:3] if SMOKE else constrained_tasks()
-    runs = {task.name: [ours(task, seed) for seed in seeds] for task in tasks}
+    stored = json.loads(BEFORE.read_text(encoding="utf-8"))
+    name, marks = ("long", (LONG,)) if long else ("short", MARKS)
+    seeds = seeds if record or not long else stored[name]["seeds"]
+    runs = {task.name: [ours(task, seed, marks=marks) for seed in seeds] for task in tasks}
     if record:
-        BEFORE.write_text(json.dumps({"seeds": list(seeds), "marks": MARKS, "gaps": runs}, indent=1) + "\n")
-    recorded = json.loads(BEFORE.read_text(encoding="utf-8"))
+        stored[name] = {"seeds": list(seeds), "gaps": runs}
+        BEFORE.write_text(json.dumps(stored, indent=1) + "\n")
+    recorded = stored[name]
     before = {
         name: [gaps for seed, gaps in zip(recorded["seeds"], recorded["gaps"][name], strict=True) if seed in seeds]
         for name in runs
     }
     figures: list[Figure] = []
-    for place, mark in enumerate(MARKS):
+    for place, mark in enumerate(marks):
         for what, most in (("feasible", math.inf), ("within 1 % of the optimum", 0.01)):
             now, then = (
                 100

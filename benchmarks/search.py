@@ -5,7 +5,7 @@ tool, and nothing else is told. Random search draws evenly from the same space a
 The sampler alone is compared with Optuna's and with its own past (`sampling.py`).
 
 Run: python benchmarks/search.py [--check | --smoke] [--only PART …] [--seeds FIRST COUNT]
-     [--sampler auto|surrogate|cmaes|tpe] [--record]
+     [--sampler auto|surrogate|cmaes|tpe] [--record] [--long]
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def drawn(problem: Problem, seed: int) -> float:
     return min((one["cost"] for one in found if max(v for k, v in one.items() if k != "cost") <= 0), default=math.inf)
 
 
-PARTS = ("missions", "constrained", "bbob", "choices", "time")
+PARTS = ("missions", "constrained", "bbob", "noise", "choices", "time")
 
 
 def main() -> None:
@@ -84,6 +84,7 @@ def main() -> None:
     words.add_argument("--seeds", nargs=2, type=int, help="default: 11 10 for missions, 11 5 for samplers")
     words.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     words.add_argument("--record", action="store_true", help="keep the constrained runs as those before")
+    words.add_argument("--long", action="store_true", help="the constrained problems at 1,000 evaluations")
     asked = words.parse_args()
     first, count = asked.seeds or (FIRST, COUNT)
     seeds = range(first, first + (count if asked.seeds else sized(5, 1)))
@@ -91,9 +92,9 @@ def main() -> None:
     if "missions" in asked.only:
         figures += missions(first, count, asked.sampler)
     if "constrained" in asked.only:
-        figures += against_before(seeds, record=asked.record)
-    if "bbob" in asked.only:
-        figures += against_peers(bbob_tasks(), seeds)
+        figures += against_before(seeds, record=asked.record, long=asked.long)
+    for part in (one for one in ("bbob", "noise") if one in asked.only):
+        figures += against_peers([task for task in bbob_tasks() if task.noisy is (part == "noise")], seeds)
     if "choices" in asked.only:
         figures += against_peers(choice_tasks(), seeds)
     if "time" in asked.only:

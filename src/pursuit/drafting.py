@@ -125,7 +125,7 @@ TEMPLATES: Mapping[str, Template] = {
 # [[observe]]
 # tool = "SERVER.TOOL"
 # metric = "METRIC"
-# regex = 'accuracy: ([0-9.eE+-]+|nan|inf)'
+# regex = 'accuracy: ([0-9.eE+-]+|(?i:nan|inf))'
 """,
     ),
     "log": Template(

@@ -33,7 +33,7 @@ from pursuit.ledger.opening import open_ledger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import ROOM, LanguageModel, Price
-from pursuit.proposers.provider import Providers
+from pursuit.proposers.provider import Providers, Retries
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
@@ -49,6 +49,7 @@ from pursuit.tasks.calls import TaskCalls
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.upstream.host import ToolHost
+from pursuit.upstream.pins import Pins
 from pursuit.upstream.pool import Pool, Reloaded
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ def choice_of(configuration: Configuration) -> Choice:
         for name, (read, written, *cached) in configuration.prices.items()
     }
     room = int(configuration.settings.get("tools_bytes", ROOM))
-    return Choice(models=Providers(prices=prices), tools_bytes=room)
+    stall = configuration.settings.get("model_stall")
+    retries = Retries() if stall is None else Retries(stall=stall)
+    return Choice(models=Providers(prices=prices, retries=retries), tools_bytes=room)
 
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -243,6 +246,7 @@ class Runtime:
             clock = SystemClock()
             if configuration.notify is not None:
                 self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
+            pins = Pins(ledger, clock.now)
             if self.only is not None:
                 ledger = await _scoped(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
@@ -263,7 +267,7 @@ class Runtime:
                 )
             )
             self._pool = await stack.enter_async_context(
-                Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
+                Pool(self._configured, self._in_process(configuration), network=configuration.policy.network, pins=pins)
             )
             self._later = TaskCalls(self.tasks.host, self._upstream, self.tasks.tail)
             self.tasks.resume["call"] = self._later.resume

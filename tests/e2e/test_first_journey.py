@@ -67,7 +67,7 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
         {"pursuit": NO_METRICS},
         2,
         "criteria[0].metric: no command of this mission gives 'val_loss'; add it to [commands.NAME.metrics] in "
-        "pursuit.toml, as in val_loss = 'val_loss=([0-9.eE+-]+|nan|inf)'",
+        "pursuit.toml, as in val_loss = 'val_loss=([0-9.eE+-]+|(?i:nan|inf))'",
     ),
     "metric name that no command gives": (
         {"mission": MISSION.replace('"val_loss"', '"val_los"')},
@@ -75,7 +75,7 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
         "no command of this mission gives 'val_los'; they give val_loss; did you mean 'val_loss'?",
     ),
     "pattern without a group": (
-        {"pursuit": CONFIG.replace("([0-9.eE+-]+|nan|inf)", "[0-9.eE+-]+")},
+        {"pursuit": CONFIG.replace("([0-9.eE+-]+|(?i:nan|inf))", "[0-9.eE+-]+")},
         2,
         "commands.train.metrics.val_loss: 'val_loss=[0-9.eE+-]+' has no group; put the number in parentheses",
     ),
@@ -83,7 +83,7 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
         {"pursuit": CONFIG.replace("val_loss=(", "validation=("), "mission": FEW},
         3,
         "warning: no value for `val_loss` after 3 iterations; commands.train: pattern "
-        "'validation=([0-9.eE+-]+|nan|inf)' finds nothing in the output",
+        "'validation=([0-9.eE+-]+|(?i:nan|inf))' finds nothing in the output",
     ),
     "program that imports what is not installed": (
         {"train": "import torch_of_nowhere\n"},

@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from pursuit.core.search import Parameter
+from pursuit.proposers.objective import Score
+from pursuit.proposers.samplers import Study
+from pursuit.proposers.space import Space
+
 FILE = Path(__file__).parents[2] / "benchmarks" / "constrained.py"
 
 
@@ -35,3 +40,17 @@ def test_the_published_point_is_feasible_and_has_the_published_value(problem: An
 
 def test_there_are_twelve_of_them() -> None:
     assert len({problem.name for problem in PROBLEMS}) == 12
+
+
+@pytest.mark.parametrize(("targeted", "found"), [(True, True), (False, False)])
+def test_a_target_of_the_objective_is_one_more_limit_until_it_is_reached(targeted: bool, found: bool) -> None:
+    """Alkylation: the objective alone stays in the first corner that the limits allow, where its value is 0."""
+    (problem,) = (one for one in PROBLEMS if one.name == "RC03 alkylation")
+    space = Space({name: Parameter(**given) for name, given in problem.parameters.items()})
+    study = Study(space, sampler="auto", seed=5, aimless=False, target=0.99 * problem.best if targeted else None)
+    best = 0.0
+    for _ in range(40):
+        value, limits = problem.evaluate(*study.ask().values())
+        study.tell(Score(value, limits, met=False))
+        best = min(best, value) if max(limits) <= 0 else best
+    assert (best <= 0.9 * problem.best) is found

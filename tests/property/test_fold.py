@@ -228,6 +228,7 @@ STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
         approval_id=asked,
         answer=st.sampled_from(["once", "arguments", "mission", "denied"]),
     ),
+    ev.ApprovalShown: st.builds(ev.ApprovalShown, **said, approval_id=asked, person=word),
 }
 WORDS = [
     ev.MissionPaused,
@@ -236,6 +237,7 @@ WORDS = [
     ev.CompletionOrdered,
     ev.BudgetExtended,
     ev.ApprovalAnswered,
+    ev.ApprovalShown,
 ]
 # What a driver stages. A claim is recorded in the stream's own order: a pause before it and one after it differ.
 OWN = [ev.ModelAnswered, ev.CallIntended, ev.CallSettled, ev.CallRefused, ev.ScriptEnded, ev.IterationProposed]
@@ -276,7 +278,7 @@ def folded(events: list[Event]) -> MissionState:
 
 def test_the_strategies_know_every_event() -> None:
     assert set(STRATEGIES) == set(get_args(AnyEvent))
-    assert len(STRATEGIES) == 26
+    assert len(STRATEGIES) == 27
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
@@ -487,7 +489,7 @@ def test_a_long_mission_stays_small() -> None:
     for memory in (state.outputs_seen, state.errors_seen, state.results_seen):
         assert len(memory._keys) <= REMEMBERED
     assert len(state.results) == len(criteria)
-    assert len(state.best) == len(state.checkpoint_best) == len(criteria)
+    assert len(state.least) == len(criteria)
     assert set(state.metrics) == {"mass", "list"}
     assert state.events.counts() == {"e": 5_000}
     assert f"d{4_999}" in state.results_seen

@@ -19,6 +19,7 @@ from engine_stage import mission, play, repeat, stage
 
 from pursuit import Budget, Runtime, event
 from pursuit.config.configuration import Configuration
+from pursuit.core.tools import Tool
 from pursuit.engine.context import SystemClock
 from pursuit.ledger.chain import GENESIS, link
 from pursuit.ledger.contract import Verification
@@ -72,7 +73,8 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
             await attempt.called("probe", {})
             await attempt.submit({"x": 0})
             gateway = GatewayJournal(service.ledger, clock, servers=["s"], by="local", patience=3600.0)
-            await gateway.ask("s.write", {}, description="Writes.", reason="it writes", caller=mallory)
+            tool = Tool(server="s", name="write", input_schema={}, definition={})
+            await gateway.ask(tool, {}, description="Writes.", reason="it writes", caller=mallory)
             await service.export(a, folder / "a.jsonl")
             found = await service.verify()
             assert found.ok, found.faults

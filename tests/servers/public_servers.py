@@ -76,6 +76,7 @@ class PublicServer:
         env = ", ".join(f"{key} = {json.dumps(value)}" for key, value in self.env(world).items())
         return (
             f"[servers.{self.name}]\ncommand = {json.dumps(program)}\nargs = {json.dumps(words)}\nenv = {{ {env} }}\n"
+            'methods = ["*"]\n'
         )
 
     def masked(self, value: Any) -> Any:

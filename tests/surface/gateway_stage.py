@@ -215,7 +215,7 @@ async def house(
     *servers: ServerConfig,
     policy: OperatorPolicy | None = None,
     alone: bool = True,
-    config: Path | None = None,
+    config: Path | Configuration | None = None,
     settings: Mapping[str, float] | None = None,
     handed: Mapping[str, Any] | None = None,
     **more: Any,

@@ -66,8 +66,8 @@ def test_each_client_has_an_attempt_and_a_server_of_its_own(tmp_path: Path) -> N
     async def main() -> None:
         async with serving(one, tmp_path) as url, AsyncExitStack() as stack:
             agents = [
-                await stack.enter_async_context(client(url, "legacy")),
-                await stack.enter_async_context(client(url, "legacy")),
+                await stack.enter_async_context(client(f"{url}?client=eve", "legacy")),
+                await stack.enter_async_context(client(f"{url}?client=joe", "legacy")),
                 await stack.enter_async_context(client(f"{url}?client=ann", MODERN)),
                 await stack.enter_async_context(client(f"{url}?client=bob", MODERN)),
             ]
@@ -111,9 +111,9 @@ def test_a_token_is_a_client_and_reaches_no_others_attempt(tmp_path: Path) -> No
             for query in ("", "?client=x"):
                 for key in keys:
                     async with client(url + query, MODERN, key) as agent:
-                        assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+                        assert (await agent.call_tool("submit_final", {"x": 3})).is_error is bool(query)
                         assert (await agent.call_tool("submit_final", {"x": 3})).is_error
-        assert sorted(state.opened.label for state in await attempts(tmp_path)) == ["ann", "bob", "x ann", "x bob"]
+        assert sorted(state.opened.label for state in await attempts(tmp_path)) == ["ann", "bob"]
 
     anyio.run(main)
 
@@ -159,7 +159,7 @@ def test_desks_are_bounded_and_idle_ones_make_room(tmp_path: Path) -> None:
         async with two(one, tmp_path, idle_seconds=0) as (ann, bob):
             assert [await tries(one) for one in (ann, bob, ann)] == [1, 1, 1]
         found = await attempts(tmp_path)
-        assert sorted(state.calls for state in found) == [1, 1, 2], "whoever comes back goes on with its attempt"
+        assert sorted(state.calls for state in found) == [1, 3], "whoever comes back goes on with its attempt"
 
     anyio.run(main)
 
@@ -173,12 +173,12 @@ def test_a_session_that_ends_gives_its_place_back(tmp_path: Path) -> None:
                 with anyio.fail_after(60):
                     while True:  # the end of a session is told, and takes place a moment later
                         try:
-                            async with client(url, "legacy") as agent:
+                            async with client(f"{url}?client=ann", "legacy") as agent:
                                 assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
                             break
                         except* Exception as group:
                             assert "concurrent clients is reached" in "".join(map(str, _leaves(group)))
-        assert len(await attempts(tmp_path)) == 3
+        assert [state.opened.number for state in await attempts(tmp_path)] == [1, 2, 3]
 
     anyio.run(main)
 
@@ -191,20 +191,28 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 def test_the_command_serves_over_http_with_the_options_of_serve(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
-    for word in (("--port", "8765"), ("--host", "127.0.0.1"), ("--allow-host", "x"), ("--require-token",)):
+    for word in (
+        ("--port", "8765"),
+        ("--host", "127.0.0.1"),
+        ("--allow-host", "x"),
+        ("--require-token",),
+        ("--no-token",),
+    ):
         for command in (("problem", "serve", "pangram"), ("serve",)):
             assert f"{word[0]}: goes with --http" in place.ask(*command, *word, code=2)[1]
+            refused = place.ask(*command, *word, "--socket", "x", code=2)[1]
+            assert f"{word[0]}: does not go with --socket" in refused
     assert "--host: goes with --http" in place.ask("problem", "serve", "pangram", "--host", "0.0.0.0", code=2)[1]
     assert "no token" in place.ask("problem", "serve", "pangram", "--http", "--host", "0.0.0.0", code=2)[1]
     running = place.begin("problem", "serve", "pangram", "--http", "--port", 0, "--json", fresh=False)
     said = ""
     while not said.rstrip().endswith("}"):
         said += running.answer.get(timeout=60)
-    url = json.loads(said)["url"]
+    url, token = json.loads(said)["url"], json.loads(said)["token"]
 
     async def main() -> None:
         for era in ERAS:
-            async with client(f"{url}?client={era}", era) as agent:
+            async with client(f"{url}?client={era}", era, token) as agent:
                 taken = await agent.call_tool("submit_final", {"answer": "Waltz"})
                 assert not taken.is_error and taken.structured_content is not None
 

@@ -95,7 +95,7 @@ def test_the_objective_of_a_search_is_the_goal_and_its_constraints_are_the_limit
     search = {"kind": "search", "tool_name": "lab.run", "objective": "cost", "direction": "minimize"}
     simulation = Simulation(criteria=criteria, proposer={**search, "constraints": ["stress", "size"]})
     for cost, stress, size in ((1.0, 90, 4), (2.0, 90, 3), (0.5, 200, 1)):
-        simulation.iterate(call(metrics={"cost": cost, "stress": stress, "size": size}))
+        simulation.iterate(call(args={"x": cost}, metrics={"cost": cost, "stress": stress, "size": size}))
     best = best_of(simulation)
     assert best.point is not None and best.point.value == 2.0
     assert best.infeasible is not None and best.infeasible.value == 0.5

@@ -126,3 +126,43 @@ def test_averages_need_measurements() -> None:
     with pytest.raises(ValidationFailed, match="confirm_by"):
         MetricThreshold(criterion_id="m", metric="m", op="==", target=1, confirm=2, confirm_by="worst")
     assert (metric("m") < 1).confirm == 0
+
+
+def searching(*criteria: dict[str, Any], **more: Any) -> Simulation:
+    search = {"kind": "search", "tool_name": "lab.run", **more}
+    return Simulation(criteria=[threshold(target=1.0), *criteria], proposer=search)
+
+
+def test_a_winner_of_a_search_is_measured_once_more_and_the_same_value_meets_it() -> None:
+    quiet = searching()
+    assert measure(quiet, (2.0, 1), (0.5, 2), (0.5, 2)) == ["unmet", "inconclusive", "met"]
+    known = searching()
+    assert measure(known, (2.0, 1), (2.0, 1), (0.5, 2)) == ["unmet", "unmet", "met"], "a repeat ruled noise out"
+    assert measure(searching(noise=False), (0.5, 2)) == ["met"]
+
+
+def test_a_noisy_winner_needs_three_fresh_values_and_one_more_for_each_that_was_rejected() -> None:
+    noisy = searching()
+    assert measure(noisy, (0.5, 1), (1.5, 1)) == ["inconclusive", "unmet"]
+    assert remeasure(noisy.state.confirmations.values()) is None
+    assert measure(noisy, (0.5, 2), (0.9, 2), (0.9, 2), (0.9, 2), (0.9, 2)) == ["inconclusive"] * 4 + ["met"]
+
+
+def test_a_trial_that_violates_another_limit_is_no_winner() -> None:
+    given = searching(threshold("stress", "<=", 5.0))
+    assert measure(given, (0.5, 1), stress=9.0) == ["met"]
+    assert remeasure(given.state.confirmations.values()) is None
+    assert measure(given, (0.5, 2), stress=4.0) == ["inconclusive"]
+    found = remeasure(given.state.confirmations.values())
+    assert found is not None and (found.args, found.times, found.criteria) == ({"x": 2}, 1, ["mass", "stress"])
+    assert measure(given, (0.5, 2), stress=6.0) == ["inconclusive"]
+    assert remeasure(given.state.confirmations.values()) is None, "the mean violates the other limit"
+
+
+def test_two_winners_at_once_and_a_repeat_that_rules_noise_out() -> None:
+    given = searching()
+    measure(given, (2.0, 1))
+    calls = [call(args={"x": x}, metrics={"mass": value}) for value, x in ((0.5, 2), (0.6, 3), (2.0, 1))]
+    given.iterate(*calls)
+    assert remeasure(given.state.confirmations.values()) is None
+    assert measure(given, (0.5, 2)) == ["met"]

@@ -235,6 +235,14 @@ def test_trend_looks_at_its_window_only() -> None:
     assert standing(trend("increasing", window=3), *falling_then_rising).evidence["points"] == 3
 
 
+@pytest.mark.parametrize(("tolerance", "status"), [(0.04, "met"), (0.06, "unmet")])
+def test_a_slope_up_to_the_tolerance_is_flat(tolerance: float, status: str) -> None:
+    """The values fall by a twentieth of the largest one with each point."""
+    falling = [[mass(20.0 - step)] for step in range(4)]
+    assert standing(trend("decreasing", tolerance=tolerance), *falling).status == status
+    assert standing(trend("non_decreasing", tolerance=tolerance), *falling).status != status
+
+
 def test_trend_needs_its_points() -> None:
     result = standing(trend("increasing", min_points=3), [mass(1)], [mass(2)])
     assert (result.status, result.evidence) == ("inconclusive", {"reason": "2 of 3 points of 'mass'"})
@@ -333,7 +341,7 @@ def test_what_a_proposed_script_claims_meets_nothing() -> None:
             assert statuses == {"mass": "inconclusive", "t": "inconclusive", "done": "unmet", "any": "inconclusive"}
             assert simulation.state.claimed == {"mass": 0.25}
             assert simulation.state.metrics == {}
-            assert simulation.state.best == {}
+            assert simulation.state.nearest == {}
         else:
             assert set(statuses.values()) == {"met"}
             assert simulation.state.status == "completed"

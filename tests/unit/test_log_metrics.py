@@ -64,6 +64,8 @@ def test_what_is_no_finite_number_is_no_value(text: str) -> None:
     [
         ({"pattern": rf"loss=({NUMBER})"}, "loss=0.1", "loss=nan"),
         ({"pattern": rf"loss=({NUMBER})"}, "loss=0.1", "loss=-inf"),
+        ({"pattern": rf"loss=({NUMBER})"}, "loss=0.1", "loss=NaN"),
+        ({"pattern": rf"loss=({NUMBER})"}, "loss=0.1", "loss=Infinity"),
         ({"json": "eval.loss"}, '{"eval": {"loss": 0.1}}', '{"eval": {"loss": NaN}}'),
         ({"json": "eval.loss"}, '{"eval": {"loss": 0.1}}', '{"eval": {"loss": null}}'),
         ({"json": "eval.loss"}, '{"eval": {"loss": 0.1}}', '{"eval": {"loss": "lost"}}'),

@@ -193,7 +193,7 @@ def test_a_search_keeps_enough_time_to_hand_on(took: float, used: float, late: b
 
 @pytest.mark.parametrize("lost", ["unknown", "timed_out", "cancelled"])
 def test_a_lost_call_is_made_again_where_a_check_looks_for_its_effect(lost: Outcome) -> None:
-    search = SearchProposer(**searching(then="world.certify"))
+    search = SearchProposer(**searching(then="world.certify", noise=False))
     events, seal = told(0, "ok", ("world.peak", 3)), ("world.certify", 3)
     for after, most in (("world.certify", 3), (None, 1)):
         wanted = mission(criteria=[FOUND, check(["true"], after=after)], proposer=search)

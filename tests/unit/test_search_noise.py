@@ -17,6 +17,7 @@ from pursuit.core.search import Parameter, SearchProposer
 from pursuit.proposers.objective import Score
 from pursuit.proposers.samplers import Study
 from pursuit.proposers.space import Space
+from pursuit.proposers.surrogate import EVOLVES, Surrogate
 
 SQUARE = {name: {"low": -1.0, "high": 1.0} for name in "xy"}
 
@@ -91,6 +92,19 @@ def test_choices_beside_numbers_are_found() -> None:
         assert study.best["kind"] == "e" and value(study.best) < 0.01
 
 
+@pytest.mark.parametrize("limits", [(), (-1.0,)])
+def test_late_in_a_run_without_limits_cma_es_takes_turns_with_the_models(limits: tuple[float, ...]) -> None:
+    space: dict[str, dict[str, Any]] = {**SQUARE}
+    study = Study(Space({n: Parameter(**one) for n, one in space.items()}), sampler="auto", seed=1, aimless=False)
+    assert isinstance(study._steady, Surrogate)
+    epochs, turns = study._steady.epochs, list[bool]()
+    for _ in range(140):
+        turns.append(epochs.evolving)
+        study.tell(Score(bowl(study.ask()), limits, met=False))
+    assert epochs.count > EVOLVES and not any(turns[:60])
+    assert any(turns) is (not limits)
+
+
 @pytest.mark.parametrize(("given", "reason"), [("much", "must be true"), (-1, "must be true"), (float("inf"), "")])
 def test_noise_is_true_false_or_a_deviation(given: Any, reason: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
@@ -101,15 +115,18 @@ def test_noise_is_true_false_or_a_deviation(given: Any, reason: str) -> None:
 
 
 class Scale:
-    """Weighs with an error of standard deviation 1; no weight is below 5."""
+    """Weighs with an error of this standard deviation; no weight is below 5."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, deviation: float) -> None:
         self.chance = np.random.default_rng(seed)
+        self.deviation = deviation
+        self.weighed: list[float] = []
         self.certified: list[float] = []
 
     def weigh(self, x: float, y: float) -> dict[str, Any]:
         """Weighs."""
-        return {"metrics": {"mass": bowl({"x": x, "y": y}) + self.chance.normal()}}
+        self.weighed.append(bowl({"x": x, "y": y}) + self.deviation * self.chance.normal())
+        return {"metrics": {"mass": self.weighed[-1]}}
 
     def certify(self, x: float, y: float) -> dict[str, Any]:
         """Notes the true weight."""
@@ -117,9 +134,11 @@ class Scale:
         return {"events": [{"event_name": "certified"}]}
 
 
-def searched(folder: Path, seed: int, criteria: list[Any], iterations: int, **given: Any) -> tuple[Any, Any, Scale]:
+def searched(
+    folder: Path, seed: int, criteria: list[Any], iterations: int, *, deviation: float = 1.0, **given: Any
+) -> tuple[Any, Any, Scale]:
     """The report, the arguments of each call of the scale, and the scale."""
-    scale = Scale(seed)
+    scale = Scale(seed, deviation)
 
     async def scene() -> Any:
         async with stage(folder, scale.weigh, scale.certify) as runtime:
@@ -156,3 +175,63 @@ def test_with_noise_a_winner_is_measured_three_times_more_before_it_is_handed_on
         assert report.completed or len(calls) > 50
         assert len(set(calls[-3:])) == 1 or not report.completed
         assert len(scale.certified) == 1 and scale.certified[0] < 7
+
+
+@pytest.mark.guarantee("a-lucky-trial-does-not-win")
+def test_a_target_below_the_minimum_is_not_reached_by_luck(tmp_path: Path) -> None:
+    """Without `noise` and without `confirm`: the first lucky trial shows the noise, and fresh results reject it."""
+    lucky = 0
+    for seed in range(10):
+        (tmp_path / str(seed)).mkdir()
+        report, calls, scale = searched(tmp_path / str(seed), seed, [metric("mass") <= 4.5], 25, deviation=0.5)
+        assert not report.completed and len(calls) == 25
+        lucky += min(scale.weighed) <= 4.5
+    assert lucky >= 5
+
+
+@pytest.mark.parametrize(("noise", "more"), [(None, 1), (False, 0)])
+def test_a_quiet_tool_pays_one_more_call_for_its_winner(tmp_path: Path, noise: bool | None, more: int) -> None:
+    report, calls, scale = searched(tmp_path, 1, [metric("mass") <= 5.1], 60, deviation=0.0, noise=noise)
+    first = next(place for place, mass in enumerate(scale.weighed) if mass <= 5.1)
+    assert report.completed and len(calls) == first + 1 + more and len(set(calls[first:])) == 1
+
+
+def test_noise_that_is_ruled_out_before_costs_no_further_call(tmp_path: Path) -> None:
+    """The search repeats its best point when the models gain no more; after that a winner counts at once."""
+    report, calls, _ = searched(tmp_path, 1, [metric("mass") <= 5 + 1e-9], 90, deviation=0.0)
+    assert repeats([{"at": one} for one in calls]) == 1, report.status
+
+
+def test_a_winner_is_measured_again_before_it_is_handed_on(tmp_path: Path) -> None:
+    criteria = [metric("mass", source="world.weigh") <= 6, event("certified", source="world.certify")]
+    report, calls, scale = searched(tmp_path, 1, criteria, 60, deviation=0.0, then="world.certify")
+    assert report.completed and calls[-1] == calls[-2] and repeats([{"at": one} for one in calls]) == 1
+    assert len(scale.certified) == 1
+
+
+def test_a_winner_that_fails_when_it_is_repeated_does_not_hold_the_search_up(tmp_path: Path) -> None:
+    calls: list[float] = []
+
+    def once(x: float) -> dict[str, Any]:
+        """Answers each question once."""
+        calls.append(x)
+        if x in calls[:-1]:
+            raise ValueError("asked before")
+        return {"metrics": {"mass": x}}
+
+    async def scene() -> str:
+        async with stage(tmp_path, once) as runtime:
+            proposer = {"kind": "search", "tool": "world.once", "parameters": {"x": {"low": 0, "high": 1}}}
+            wanted = mission(criteria=[metric("mass") <= 0.5], budget=Budget(max_iterations=30), proposer=proposer)
+            return (await runtime.pursue(wanted)).status
+
+    assert play(scene) == "terminated"
+    assert max(Counter(calls).values()) <= 3 and len(set(calls)) > 8
+
+
+def test_the_best_point_of_a_noisy_search_is_a_mean(tmp_path: Path) -> None:
+    report, calls, scale = searched(tmp_path, 2, [metric("mass") <= 1], 40, noise=True)
+    best = report.best
+    again = [mass for mass, at in zip(scale.weighed, calls, strict=True) if at == tuple(best["args"].values())]
+    assert best["times"] == len(again) >= 3 and best["value"] == pytest.approx(sum(again) / len(again))
+    assert best["value"] > min(scale.weighed)

@@ -129,6 +129,8 @@ def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults
                 (mass <= 1, mass > 1),
                 (mass == 1, mass == 2),
                 (mass == 1, mass != 1),
+                (mass < 1, metric("mass", source="world.step") > 1),
+                (metric("mass", source="step") < 1, metric("mass", source="world.*") > 1),
             ):
                 assert "criteria[1]: mass" in await refused(runtime, one, other)
             assert "can never both be met" in await refused(runtime, mass <= 1, event("weighed"), mass >= 2)

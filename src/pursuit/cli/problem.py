@@ -5,6 +5,7 @@ Commands that only look open no ledger. Over stdio nothing of ours goes to stand
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -131,7 +132,11 @@ def serve(
     no_citation: CitationOption = False,
     attempt: Annotated[
         str | None,
-        typer.Option(metavar="ID", autocompletion=attempt_ids, help="Continue this attempt (default: a new one)."),
+        typer.Option(
+            metavar="ID",
+            autocompletion=attempt_ids,
+            help="Continue this attempt (default: your last one, or a new one after its end).",
+        ),
     ] = None,
     label: Annotated[str, typer.Option(metavar="TEXT", help="Name of the agent, for comparisons.")] = "",
     mission: Annotated[
@@ -141,7 +146,8 @@ def serve(
     host: serving.HostOption = serving.DEFAULT_HOST,
     port: serving.PortOption = serving.DEFAULT_PORT,
     allow_host: serving.AllowHostOption = None,
-    require_token: serving.RequireTokenOption = False,
+    require_token: serving.RequireTokenOption = True,
+    socket: serving.SocketOption = None,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error (default: warning, with --http info).")
     ] = None,
@@ -155,18 +161,21 @@ def serve(
     from pursuit.policy.rules import parse_mode
     from pursuit.problems.catalogue import workspaces_of
     from pursuit.server import logs
-    from pursuit.server.problems.server import ProblemOptions
+    from pursuit.server.problems.server import NESTED, ProblemOptions
 
-    if not http and (faults := serving.without_http(context)):
+    if faults := serving.transport_faults(context, http=http, socket=socket):
         raise ValidationFailed(faults, "wrong options; nothing was served")
-    logs.configure(log_level or ("info" if http else "warning"), "text")
+    over_http = http or socket is not None
+    logs.configure(log_level or ("info" if over_http else "warning"), "text")
     problem = find_problem(problem_id, directory or ())
     if not trust:
         context.require_trust(*workspaces_of(problem))
     attempt_id = check_attempt(context, problem, attempt, label=label, mission=mission)
     door = None
-    if http:
-        door = serving.http_door(context, host=host, port=port, allow_host=allow_host, require_token=require_token)
+    if over_http:
+        door = serving.http_door(
+            context, host=host, port=port, allow_host=allow_host, require_token=require_token, socket=socket
+        )
     options = ProblemOptions(
         state=context.ledger_path(),
         config=context.configuration(),
@@ -176,9 +185,17 @@ def serve(
         attempt_id=attempt_id,
         label=label,
         mission=mission,
+        subject=None if http or attempt_id or NESTED in os.environ else _stdio_subject(label),
     )
-    address = serving.print_address(context)
+    address = serving.print_address(context, door)
     serving.serve_until_stopped(lambda: serve_problem(problem, options, door, listening=address))
+
+
+def _stdio_subject(label: str) -> str:
+    """Whose attempt it is over stdio: this user's, and of the agent that the operator names."""
+    from pursuit.service.audit import local_subject
+
+    return f"{local_subject()} as {label}" if label else local_subject()
 
 
 @command(app)

@@ -67,8 +67,10 @@ def best_words(found: Mapping[str, Any] | None) -> str:
     row: Mapping[str, Any] = found or {}
     words: list[str] = []
     if row.get("feasible"):
+        mean = f", mean of {row['times']} calls" if "times" in row else ""
         words.append(
-            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} (iteration {row['iteration'] + 1})"
+            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} "
+            f"(iteration {row['iteration'] + 1}{mean})"
         )
     if beyond := row.get("infeasible"):
         broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
@@ -364,6 +366,7 @@ def requests(screen: Screen, found: Mapping[str, Any], *, tokens: bool) -> None:
         return
     for request in found["requests"]:
         name = f"iteration {request['iteration'] + 1}, request {request['request'] + 1}"
+        name += ", for a summary" if request.get("purpose") == "summary" else ""
         exact = {True: ", exactly as sent", False: ", rebuilt with differences", None: ""}[request.get("exact")]
         screen.plain(f"== {name}{exact} ==")
         if tokens:
@@ -373,13 +376,20 @@ def requests(screen: Screen, found: Mapping[str, Any], *, tokens: bool) -> None:
                 used = request["used"]
                 screen.plain(f"counted\t{used['input']} input, {used['cached']} of it cached, {used['output']} output")
             continue
-        screen.plain(f"-- tools --\n{', '.join(request['tools'])}\n-- system --\n{clean(request['system'])}")
+        screen.plain("-- tools --")
+        for tool in request["tools"]:
+            screen.plain(clean(f"{tool['name']}: {tool['description']} {json.dumps(tool['schema'])}"))
+        screen.plain(f"-- system --\n{clean(request['system'])}")
         for message in request["messages"]:
             screen.plain(f"-- {message['role']}{' ' + message['tool'] if 'tool' in message else ''} --")
             if message["text"]:
                 screen.plain(clean(message["text"]))
+            for kind in message.get("media", ()):
+                screen.plain(f"({clean(kind)})")
             for call in message.get("calls", ()):
                 screen.plain(f"{call['tool']} {clean(json.dumps(call['args']))}")
+    if not found["requests"]:
+        screen.plain("The budget does not allow another request.")
 
 
 def replayed(screen: Screen, row: Mapping[str, Any]) -> bool:

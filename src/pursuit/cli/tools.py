@@ -1,4 +1,4 @@
-"""`pursuit tools`: lists every tool of every server, what it may do and why; calls one by hand.
+"""`pursuit tools`: lists every tool of every server, what it may do and why; calls one; accepts changed ones.
 
 Listing creates no ledger; a call is recorded in the audit. What a server wrote cannot steer the terminal.
 """
@@ -28,6 +28,7 @@ _OPTIONS_WITH_VALUE = ("--config", "--state")
 ASKS = {"allow": "no", "ask": "yes", "deny": "denied"}
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
 MAX_TEXT = 160
+ServerArgument = Annotated[str | None, typer.Argument(metavar="SERVER", help="Only this server.")]
 
 
 class _ListByDefault(TyperGroup):
@@ -48,7 +49,7 @@ def spelled_out(words: Sequence[str], commands: Sequence[str]) -> list[str]:
 
 app = group(
     "tools",
-    "List the tools of every server and what they may do; call a tool.",
+    "List the tools of every server and what they may do; call a tool; accept changed tools.",
     panel="Look",
     cls=_ListByDefault,
     epilog="Examples:  pursuit tools,  pursuit tools git --why,  pursuit tools call git.git_log --arg repo_path=.",
@@ -137,6 +138,43 @@ def call(
         return 128 + stop.number
     show_result(context.screen, answer)
     return 1 if answer.is_error else 0
+
+
+@command(app, epilog="Example:  pursuit tools diff git")
+def diff(context: Context, *, server: ServerArgument = None) -> int:
+    """Show what servers changed in their tools since you accepted them. Exit code 1 if they did."""
+    found = context.drive(lambda runtime: runtime.toolbox.changed(server))
+    _differences(context.screen, found, found["changed"], "no tool has changed since it was accepted")
+    return 1 if found["changed"] or found["failures"] else 0
+
+
+@command(app, epilog="Example:  pursuit tools pin git")
+def pin(context: Context, *, server: ServerArgument = None) -> int:
+    """Accept what servers changed in their tools: your allow rules count for them again."""
+    found = context.drive(lambda runtime: runtime.toolbox.pin(server))
+    _differences(context.screen, found, found["accepted"], "nothing to accept: no tool has changed")
+    if found["accepted"]:
+        context.screen.note("accepted: " + ", ".join(_names(found["accepted"])))
+    return 1 if found["failures"] else 0
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [line(f"{row['server']}.{name}") for row in rows for name in row["tools"]]
+
+
+def _differences(screen: Screen, found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], none: str) -> None:
+    """Shows each changed server with its difference, then the servers that could not be reached."""
+    if screen.answer(found):
+        return
+    for row in rows:
+        screen.plain(f"server {line(row['server'])}")
+        screen.plain(clean(row["difference"]))
+    for reason in found["failures"].values():
+        screen.note(reason)
+    for warning in found["warnings"]:
+        screen.note(f"warning: {warning}")
+    if not rows and not found["failures"]:
+        screen.hint(none)
 
 
 def _approver(screen: Screen, *, yes: bool) -> Callable[[str], Awaitable[bool]] | None:

@@ -26,8 +26,8 @@ from pursuit.config.surroundings import (
 )
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import CONTROL_TOOLS, is_control_tool
-from pursuit.core.log_metrics import TAKES, MetricRule, checked_group, checked_json
-from pursuit.core.patterns import Unfinished, checked_pattern, find
+from pursuit.core.log_metrics import TAKES, MetricRule, checked_group
+from pursuit.core.patterns import Unfinished, checked_path, checked_pattern, find
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, PathTraversal, ValidationFailed
 
@@ -537,7 +537,7 @@ def _read_metric(name: str, fields: Fields, declared: Fields) -> MetricRule:
     return MetricRule(
         name=name,
         pattern=_read_checked(fields, "pattern", checked_group),
-        json=_read_checked(fields, "json", checked_json),
+        json=_read_checked(fields, "json", checked_path),
         file=file,
         take=fields.word("take", TAKES) or "last",
     )

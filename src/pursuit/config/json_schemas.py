@@ -24,6 +24,7 @@ from pursuit.config.configuration import (
     NETWORK_KEYS,
     NOTICES,
     NOTIFY_KEYS,
+    OAUTH_KEYS,
     OVERLAPS,
     POLICY_KEYS,
     PRICE_KEYS,
@@ -35,7 +36,7 @@ from pursuit.config.configuration import (
     WHOLE_LIMITS,
     WHOLE_SETTINGS,
 )
-from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
+from pursuit.config.servers import OVERRIDE_FLAGS, PIN_MODES, SERVER_KEYS, TRANSPORTS
 from pursuit.config.surroundings import BUBBLEWRAP, ISOLATION_KEYS
 from pursuit.core.approvals import MOST_PEOPLE
 from pursuit.core.mission import Mission
@@ -105,7 +106,7 @@ def _server() -> Schema:
     flags = ("enabled", "required", "restart", "trust_annotations")
     types: dict[str, Schema] = {
         **dict.fromkeys(("command", "cwd", "url"), TEXT),
-        **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), TEXTS),
+        **dict.fromkeys(("args", "enabled_tools", "disabled_tools", "methods"), TEXTS),
         **dict.fromkeys(("env", "headers"), TEXT_MAP),
         **dict.fromkeys(("type", "transport"), _one_of(TRANSPORTS)),
         **dict.fromkeys(flags, FLAG),
@@ -113,6 +114,7 @@ def _server() -> Schema:
         "timeouts": _table(seconds, dict.fromkeys(seconds, NUMBER)),
         "tools": _tables(override),
         "isolation": _surroundings()["isolation"],
+        "pin": _one_of(PIN_MODES),
     }
     return _table(SERVER_KEYS, types)
 
@@ -181,6 +183,7 @@ def configuration_schema() -> Schema:
         "events": _rows(_one_of(NOTICES)),
         "timeout": NUMBER,
     }
+    oauth: dict[str, Schema] = {**dict.fromkeys(OAUTH_KEYS, TEXT), "max_lifetime": NUMBER, "callers": _tables(TEXT)}
     command = {**TEXTS, "minItems": 1}
     check: dict[str, Schema] = {"command": command, "cwd": TEXT, "timeout": NUMBER, **_surroundings()}
     types: dict[str, Schema] = {
@@ -199,6 +202,7 @@ def configuration_schema() -> Schema:
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
         "inherit_env": INHERIT,
         "limits": _limits(),
+        "serve": _table(("oauth",), {"oauth": _table(OAUTH_KEYS, oauth, required=["issuer"])}),
         "approvals": _table(APPROVALS_KEYS, {"channels": _rows(_one_of(CHANNELS))}),
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}

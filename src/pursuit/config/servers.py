@@ -22,6 +22,8 @@ from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable
 
 Transport = Literal["stdio", "http", "sse"]
+Pin = Literal["ask", "deny", "off"]
+PIN_MODES: tuple[Pin, ...] = ("ask", "deny", "off")
 
 SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 PYTHON = "__python_executable__"
@@ -37,7 +39,7 @@ TRANSPORTS: dict[str, Transport] = {
 SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
     "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
-    "isolation",
+    "isolation", "methods", "pin",
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
@@ -134,6 +136,10 @@ class ServerConfig:
     required: bool = False
     enabled_tools: tuple[str, ...] | None = None
     disabled_tools: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    """Globs of the requests and notifications outside of the protocol that clients of the gateway may send it."""
+    pin: Pin = "ask"
+    """What happens to a tool whose definition changed since it was accepted."""
     isolation: Isolation | None = None
     concurrency: int | None = None
     restart: bool = True
@@ -189,6 +195,8 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         required=fields.flag("required") or False,
         enabled_tools=fields.texts("enabled_tools"),
         disabled_tools=fields.texts("disabled_tools") or (),
+        methods=fields.texts("methods") or (),
+        pin=_pin(fields),
         isolation=read_isolation(fields),
         concurrency=None if concurrency is None else int(concurrency),
         restart=fields.flag("restart") is not False,
@@ -218,6 +226,14 @@ def _transport(fields: Fields) -> Transport:
         if key in fields.table:
             fields.fault(key, f"has no meaning for {transport}")
     return transport
+
+
+def _pin(fields: Fields) -> Pin:
+    word = fields.text("pin") or "ask"
+    if word not in PIN_MODES:
+        fields.fault("pin", f"{word!r} is none of ask, deny and off{nearest(word, PIN_MODES)}")
+        return "ask"
+    return word
 
 
 def _fetches(command: str | None) -> bool:

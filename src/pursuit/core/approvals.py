@@ -58,6 +58,8 @@ class Approval:
     subject: str | None = None
     require: int = 1
     cut: bool = False
+    digest: str | None = None
+    accepts: dict[str, Any] | None = None
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
@@ -69,7 +71,14 @@ class Approval:
     def scope(self, answer: Permission) -> str:
         """What a yes of this width covers."""
         scope = tool_scope(self.tool) if answer == "mission" else call_scope(self.tool, self.args)
-        return granted_scope(scope if self.subject is None else f"{scope} by {self.subject}", self.require)
+        bound = _bound(scope, self.digest, self.subject)
+        return granted_scope(bound, self.require)
+
+
+def _bound(scope: str, digest: str | None, subject: str | None) -> str:
+    """A scope for one definition of the tool and for one client."""
+    scope = f"{scope} as {digest}" if digest else scope
+    return scope if subject is None else f"{scope} by {subject}"
 
 
 def approval_id(call_id: str) -> str:
@@ -105,16 +114,20 @@ def is_granted(
     args: Mapping[str, Any],
     subject: str | None,
     *,
+    digest: str | None,
     require: int = 1,
 ) -> bool:
-    """Whether enough people have said yes to this call of a client, or to something that covers it."""
+    """Whether enough people have said yes to this call of a client, or to something that covers it.
+
+    A yes is for the definition that the tool had; one from before definitions were recorded is for any.
+    """
     if approval is not None and approval.answer is not None:
-        same = call_scope(approval.tool, approval.args) == call_scope(tool, args)
+        same = approval.accepts is not None or (
+            call_scope(approval.tool, approval.args) == call_scope(tool, args) and approval.digest in (None, digest)
+        )
         return same and approval.answer in GRANTS and approval.require >= require
-    by = "" if subject is None else f" by {subject}"
-    return is_covered(granted, f"{tool_scope(tool)}{by}", require) or is_covered(
-        granted, f"{call_scope(tool, args)}{by}", require
-    )
+    scopes = tool_scope(tool), call_scope(tool, args)
+    return any(is_covered(granted, _bound(scope, one, subject), require) for scope in scopes for one in {digest, None})
 
 
 def pending(approvals: Mapping[str, Approval]) -> list[Approval]:

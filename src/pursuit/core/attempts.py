@@ -53,6 +53,10 @@ class AttemptOpened(AttemptEvent, frozen=True, kw_only=True):
     label: str = ""
     mission: str | None = None
     limits: dict[str, float] = {}
+    subject: str | None = None
+    """The caller whose attempt it is; None for one that the operator began."""
+    number: int = 1
+    """Which of this caller's attempts at the problem it is."""
 
 
 class FormFixed(AttemptEvent, frozen=True, kw_only=True):

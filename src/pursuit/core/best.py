@@ -4,11 +4,16 @@ A point is one call with its metrics. A limit whose metric this tool never repor
 another tool. The goal is the objective of a search; otherwise the first required threshold for which some point keeps
 all others, so a threshold that nothing reaches is the goal and not a limit.
 
+A search treats its tool as a function of the arguments, so calls with the same arguments are one point. If they give
+different values there is noise: then the mean of a point counts, and only the points that were measured most often
+compete, because the best of many single values is the luckiest one.
+
 Pure. Invariant: a point that violates a limit is never the best one; memory does not grow with the mission's age.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,10 +24,16 @@ from pursuit.core.criteria import Comparison, MetricThreshold, describe
 from pursuit.core.mission import Mission
 from pursuit.core.observe import source_matches
 from pursuit.core.search import SearchProposer
-from pursuit.core.series import Metrics, Point, distance, holds
+from pursuit.core.series import Metrics, Point, better, holds
 
 OBJECTIVE = "objective"
 """The key of a search's objective that is not a threshold of the mission."""
+SAME = 1e-9
+"""Values of one point that differ by at most this share are the same: the rest is rounding."""
+ENOUGH = 3
+"""With noise, the measurements that make a point comparable with one that was measured more often."""
+MOST_POINTS = 10_000
+"""The points of a search whose measurements are kept; the oldest are forgotten first."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,6 +44,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool: str
     args: dict[str, Any]
     metrics: dict[str, float]
+    key: str = ""
+    """What makes two calls the same point, where that matters."""
+    times: int = 1
+    """How many calls of the point the metrics are the mean of."""
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -55,6 +70,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metrics: dict[str, float]
     violates: list[Violation] = []
     unknown: list[Violation] = []
+    times: int = 1
+    """How many calls of the same arguments the values are the mean of."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -67,11 +84,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def better(self, value: float, other: float) -> bool:
         """Whether a value is strictly better than another one."""
-        if self.op in ("<", "<="):
-            return value < other
-        if self.op in (">", ">=") or self.criterion is None:
-            return value > other
-        return distance(self.criterion, value) < distance(self.criterion, other)
+        return better(self.op, 0.0 if self.criterion is None else self.criterion.target, value, other)
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -87,12 +100,23 @@ class Best(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Standing = Literal["kept", "unknown", "violated"]
+Points = dict[tuple[str, Standing], Candidate]
+"""The best point of each goal and standing."""
+
+
+class Replicate(msgspec.Struct, kw_only=True, gc=False):
+    """A point of a search: the means of its metrics over all calls that had them all, and the latest of these."""
+
+    times: int
+    means: dict[str, float]
+    point: Measured | None = None
+    limits: Mapping[str, float | None] = {}
 
 
 class BestPoints:
     """Follows the points of a mission: for each goal the best one that keeps the limits, and the best of the others."""
 
-    __slots__ = ("_best", "_first", "_goals", "_limits", "_reports", "names")
+    __slots__ = ("_best", "_first", "_goals", "_limits", "_means", "_replicates", "_reports", "_tool", "names", "noisy")
 
     def __init__(self, mission: Mission) -> None:
         thresholds = [one for one in mission.criteria if isinstance(one, MetricThreshold)]
@@ -109,20 +133,65 @@ class BestPoints:
             if objective is not None:
                 self._goals.setdefault(objective.key, objective)
                 self._first = objective.key
-        self._best: dict[tuple[str, Standing], Candidate] = {}
+        self._best: Points = {}
+        self._means: Points | None = None
+        self._tool = None if search is None else search.tool_name
+        self._replicates: dict[str, Replicate] = {}
+        said = False if search is None else search.noise
+        self.noisy = None if said is None else bool(said)
+        """Whether equal calls of a search give different values; None while that is not known."""
         self._reports: dict[str, set[str]] = {}
         self.names = frozenset([*(goal.metric for goal in self._goals.values()), *(o.metric for o in self._limits)])
         """The metrics that matter here."""
 
+    def has_retests(self, tool: str) -> bool:
+        """Whether the winners of this tool, which a search calls, are measured again: there may be noise."""
+        return tool == self._tool and self.noisy is not False
+
+    def measure(self, key: str, metrics: Mapping[str, float]) -> None:
+        """Takes in the metrics of one call of a search: a point whose values differ shows that there is noise."""
+        known = self._replicates.get(key)
+        if known is None or known.means.keys() != metrics.keys():
+            if len(self._replicates) >= MOST_POINTS:
+                del self._replicates[next(iter(self._replicates))]
+            self._replicates[key] = Replicate(times=1, means=dict(metrics))
+            return
+        same = all(math.isclose(known.means[name], value, rel_tol=SAME) for name, value in metrics.items())
+        self.noisy = self.noisy or not same
+        known.times += 1
+        known.means = {name: mean + (metrics[name] - mean) / known.times for name, mean in known.means.items()}
+
     def learn(self, points: Iterable[Measured], series: Metrics) -> None:
         """Takes in the calls of an iteration that ended; `series` has the latest value of every metric."""
+        self._means = None
         for one in points:
             self._reports.setdefault(one.tool, set()).update(one.metrics)
             values = {limit.criterion_id: self._value(limit, one, series) for limit in self._limits}
-            for goal in self._goals.values():
-                source = None if goal.criterion is None else goal.criterion.source
-                if goal.metric in one.metrics and source_matches(source, one.tool):
-                    self._compare(goal, one, values)
+            self._enter(self._best, one, values)
+            if (known := self._replicates.get(one.key)) is not None:
+                known.point, known.limits = one, values
+
+    def _enter(self, table: Points, one: Measured, values: Mapping[str, float | None]) -> None:
+        """Compares a point with the best one of each goal."""
+        for goal in self._goals.values():
+            source = None if goal.criterion is None else goal.criterion.source
+            if goal.metric in one.metrics and source_matches(source, one.tool):
+                self._compare(table, goal, one, values)
+
+    def _table(self) -> Points:
+        """The best points; with noise by the means of those that were measured most often, up to `ENOUGH` times."""
+        if not self.noisy:
+            return self._best
+        if self._means is None:
+            known = [one for one in self._replicates.values() if one.point is not None]
+            most = min(ENOUGH, max((one.times for one in known), default=0))
+            self._means = {}
+            for one in known if most > 1 else ():
+                if one.point is not None and one.times >= most:
+                    mean = msgspec.structs.replace(one.point, metrics=one.means, times=one.times)
+                    own = {limit.criterion_id: one.means.get(limit.metric) for limit in self._limits}
+                    self._enter(self._means, mean, {**one.limits, **{k: v for k, v in own.items() if v is not None}})
+        return self._means or self._best
 
     def best(self) -> Best | None:
         """The best point of the mission; None before there is one."""
@@ -152,7 +221,7 @@ class BestPoints:
 
     def _alone(self, key: str) -> Best | None:
         """The best point for one threshold, with all others as limits, and the better one that violates some."""
-        points = [self._best.get((key, standing)) for standing in ("kept", "unknown", "violated")]
+        points = [self._table().get((key, standing)) for standing in ("kept", "unknown", "violated")]
         if not any(points):
             return None
         goal, (kept, unknown, violated) = self._goals[key], points
@@ -176,7 +245,7 @@ class BestPoints:
         latest = series.standing(limit.metric, limit.source)
         return latest.value if isinstance(latest, Point) else None
 
-    def _compare(self, goal: Goal, one: Measured, values: Mapping[str, float | None]) -> None:
+    def _compare(self, table: Points, goal: Goal, one: Measured, values: Mapping[str, float | None]) -> None:
         violates: list[Violation] = []
         unknown: list[Violation] = []
         metrics = dict(one.metrics)
@@ -191,9 +260,9 @@ class BestPoints:
             row = Violation(criterion_id=limit.criterion_id, wanted=describe(limit), value=value)
             (unknown if value is None else violates).append(row)
         standing: Standing = "violated" if violates else "unknown" if unknown else "kept"
-        value, before = one.metrics[goal.metric], self._best.get((goal.key, standing))
+        value, before = one.metrics[goal.metric], table.get((goal.key, standing))
         if before is None or goal.better(value, before.value):
-            self._best[goal.key, standing] = Candidate(
+            table[goal.key, standing] = Candidate(
                 metric=goal.metric,
                 value=value,
                 iteration=one.iteration,
@@ -203,6 +272,7 @@ class BestPoints:
                 metrics=metrics,
                 violates=violates,
                 unknown=unknown,
+                times=one.times,
             )
 
 
@@ -236,6 +306,8 @@ def best_row(best: Best | None) -> dict[str, Any] | None:
 def _point_row(point: Candidate) -> dict[str, Any]:
     row = msgspec.to_builtins(point)
     row["args"] = redacted(point.args)
+    if point.times == 1:
+        del row["times"]
     return {key: value for key, value in row.items() if key not in ("violates", "unknown") or value}
 
 

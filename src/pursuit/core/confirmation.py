@@ -1,8 +1,11 @@
-"""Fresh measurements before a criterion counts: `confirm = 3` on a threshold.
+"""Fresh measurements before a criterion counts: `confirm = 3` on a threshold, and the winner of a search.
 
 A value that meets such a threshold makes its call a candidate. The criterion counts once the same call, measured again
 that many times, meets it on average; the first value is left out, because it was chosen for being good. Every later
 value of the same call counts too, so a candidate that was rejected needs more than one more lucky value.
+
+A trial of a search that meets all thresholds is a candidate without `confirm`: one fresh measurement shows whether
+there is noise, and with noise it needs three, and one more for each candidate that was rejected before it.
 
     remeasure(state.confirmations.values())   which call is to be measured again, and how often: for proposers
 
@@ -21,6 +24,9 @@ import msgspec
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.series import Point, holds
 
+RETESTS, MOST_RETESTS = 3, 20
+"""With noise, the fresh measurements of a search's winner: at first, and at most. Each rejected winner was one more
+chance to be lucky, so it raises the number by one."""
 MOST_FRESH = 1_000
 """The measurements of one call that are kept: ten times the largest `confirm`."""
 MOST_CANDIDATES = 10_000
@@ -41,13 +47,24 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether the call also met the other required thresholds that it reports on."""
     place: tuple[int, int]
     """The latest measurement."""
+    needed: int
+    """The fresh measurements that it takes."""
+    retest: bool = False
+    """Whether it is the winner of a search without `confirm`: it is rejected as soon as the average fails."""
+    rejected: int = 0
+    """The winners that were rejected before it."""
     values: list[float] = []
     """All fresh measurements, at most the newest `MOST_FRESH` of them, the newest last."""
 
     @property
     def missing(self) -> int:
         """How many fresh measurements are still needed."""
-        return max(0, self.criterion.confirm - len(self.values))
+        return 0 if self.failed else max(0, self.needed - len(self.values))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is a winner that its fresh measurements have rejected."""
+        return self.retest and self.value is not None and not holds(self.criterion, self.value)
 
     @property
     def value(self) -> float | None:
@@ -79,7 +96,9 @@ class Remeasure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def remeasure(confirmations: Iterable[Confirmation]) -> Remeasure | None:
     """The call to measure again now; None if no candidate waits for it."""
-    waiting = [one for one in confirmations if one.missing and one.worthwhile]
+    known = list(confirmations)
+    failed = {one.key for one in known if one.failed}
+    waiting = [one for one in known if one.missing and one.worthwhile and one.key not in failed]
     if not waiting:
         return None
     last = max(waiting, key=lambda one: one.place)
@@ -89,13 +108,15 @@ def remeasure(confirmations: Iterable[Confirmation]) -> Remeasure | None:
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One value of a threshold with `confirm`, with the call that gave it."""
+    """One value of a threshold that fresh measurements decide, with the call that gave it."""
 
     criterion: MetricThreshold
     key: str
     args: dict[str, Any]
     point: Point
     worthwhile: bool
+    noisy: bool = False
+    """Whether there is noise; otherwise it is not known. It matters without `confirm` alone."""
 
 
 class Confirmations:
@@ -133,6 +154,14 @@ class Confirmations:
         for each in self._open if late else (one,):
             self._count(each)
 
+    def drop_retests(self) -> None:
+        """There is no noise: winners of a search count at once."""
+        self._open = [one for one in self._open if one.criterion.confirm]
+        self._known = {name: one for name, one in self._known.items() if not one.retest}
+        self._before = {name: one for name, one in self._before.items() if one is None or not one.retest}
+        self._latest = {name: one for name, one in self._latest.items() if not one.retest}
+        self._latest_before = {name: one for name, one in self._latest_before.items() if not one.retest}
+
     def _begin(self) -> None:
         """The values of another iteration come."""
         while len(self._known) > MOST_CANDIDATES:
@@ -153,8 +182,11 @@ class Confirmations:
         criterion, point = one.criterion, one.point
         name = criterion.criterion_id, one.key
         known, lucky = self._known.get(name), holds(criterion, point.value)
-        if known is None and not lucky:
+        retest = not criterion.confirm
+        if known is None and (not lucky or (retest and not one.worthwhile)):
             return
+        rejected = self._rejected(criterion.criterion_id) if known is None else known.rejected
+        needed = criterion.confirm or _retests(one.noisy, rejected)
         self._before.setdefault(name, known)
         if known is None:
             found = Confirmation(
@@ -165,11 +197,22 @@ class Confirmations:
                 first=point.value,
                 worthwhile=one.worthwhile,
                 place=point.place,
+                needed=needed,
+                retest=retest,
+                rejected=rejected,
             )
         else:
             values = [*known.values, point.value][-MOST_FRESH:]
-            found = msgspec.structs.replace(known, values=values, place=point.place)
+            found = msgspec.structs.replace(known, values=values, place=point.place, needed=needed)
         self._known[name] = found
         latest = self._latest.get(criterion.criterion_id)
         if lucky or found.met or (latest is not None and latest.key == one.key):
             self._latest[criterion.criterion_id] = found
+
+    def _rejected(self, criterion_id: str) -> int:
+        return sum(one.failed for (name, _), one in self._known.items() if name == criterion_id)
+
+
+def _retests(noisy: bool, rejected: int) -> int:
+    """The fresh measurements of a search's winner."""
+    return min(MOST_RETESTS, RETESTS + rejected) if noisy else 1

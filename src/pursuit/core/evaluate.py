@@ -97,7 +97,7 @@ def _threshold(state: MissionState, criterion: MetricThreshold) -> CriterionResu
     if point is None or (criterion.scope == "iteration" and point.iteration != _current(state)):
         return _no_data(criterion, f"no value of {criterion.metric!r}", criterion.source)
     evidence: dict[str, Any] = {"value": point.value, "op": criterion.op, "target": criterion.target}
-    candidate = state.confirmations.get(criterion.criterion_id) if criterion.confirm else None
+    candidate = state.confirmations.get(criterion.criterion_id)
     if candidate is not None and candidate.place == point.place:
         return _confirmed(criterion, candidate, evidence, point)
     if criterion.confirm and holds(criterion, point.value):
@@ -112,7 +112,7 @@ def _confirmed(
     """A threshold that counts only by fresh measurements of the call that met it once."""
     evidence |= {"fresh": candidate.values[-MAX_CONFIRM:], criterion.confirm_by: candidate.value}
     if candidate.missing:
-        done, needed = len(candidate.values), criterion.confirm
+        done, needed = len(candidate.values), candidate.needed
         evidence["reason"] = (
             f"{candidate.first:g} meets it, and {done} of {needed} fresh measurements were made: "
             f"call {candidate.tool} again with the same arguments"

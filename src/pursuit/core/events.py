@@ -340,6 +340,10 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     subject: str | None = None
     require: int = 1
     cut: bool = False
+    digest: str | None = None
+    """The definition of the tool that the yes is about."""
+    accepts: dict[str, Any] | None = None
+    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):
@@ -385,7 +389,7 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it.
 
     A mission that waits for its model asks it again at `until`, or then its `fallback` of that number; `lost` requests
-    were sent and not answered.
+    were sent and not answered. `window` is what the model takes at most, if it refused a request as too long.
     """
 
     waiting_for: WaitingFor
@@ -393,6 +397,7 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     until: float | None = None
     fallback: int | None = None
     lost: int = 0
+    window: int | None = None
     elapsed: float = 0.0
 
 

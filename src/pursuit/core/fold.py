@@ -52,7 +52,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import CAPS, NOTE, Mission
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.series import Gap, Point, better, distance, holds
+from pursuit.core.series import Gap, Point, distance, holds
 from pursuit.core.state import (
     SCRIPT_SOURCE,
     CallRecord,
@@ -151,7 +151,7 @@ def _learn(
     for name, value in found.items():
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
-        _best(state, name, point)
+        _near(state, name, point)
     if state.open is not None and (named := {name: found[name] for name in state.best_points.names if name in found}):
         state.open.measured[call_id] = named
         _confirm(state, named, Point(iteration, order, 0.0, tool, call_id))
@@ -159,35 +159,39 @@ def _learn(
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
 
 
-def _best(state: MissionState, name: str, point: Point) -> None:
+def _near(state: MissionState, name: str, point: Point) -> None:
     for criterion in state.thresholds:
-        if criterion.metric == name:
-            counts = source_matches(criterion.source, point.tool)
-            if not counts:
-                continue
+        if criterion.metric == name and source_matches(criterion.source, point.tool):
             key, far = criterion.criterion_id, distance(criterion, point.value)
             state.nearest[key] = min(far, state.nearest.get(key, far))
-            if better(criterion, point, state.best.get(key)):
-                state.best[key] = point
 
 
 def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
-    """Counts the values of thresholds that are to be confirmed."""
-    wanted = [one for one in state.thresholds if one.confirm and one.metric in metrics]
-    if not wanted:
+    """Counts the values of thresholds that fresh measurements decide."""
+    points = state.best_points
+    retested = points.has_retests(at.tool)
+    reported = [one for one in state.thresholds if one.metric in metrics and source_matches(one.source, at.tool)]
+    wanted = [one for one in reported if one.confirm or (retested and one.required)]
+    if not wanted and not retested:
         return
     call = state.call(at.call_id)
     key, args = (SCRIPT_SOURCE, dict[str, Any]()) if call is None else (call.key, call.args)
-    kept = {one.criterion_id for one in state.thresholds if one.metric in metrics and holds(one, metrics[one.metric])}
-    firm = {one.criterion_id for one in state.thresholds if one.required and one.metric in metrics}
+    if retested:
+        points.measure(key, metrics)
+        if not points.has_retests(at.tool):
+            state.confirmations.drop_retests()
+            wanted = [one for one in wanted if one.confirm]
+    missed = {one.criterion_id for one in reported if one.required and not holds(one, metrics[one.metric])}
     for criterion in wanted:
-        name = criterion.criterion_id
-        if source_matches(criterion.source, at.tool):
-            point = msgspec.structs.replace(at, value=metrics[criterion.metric])
-            one = Measurement(
-                criterion=criterion, key=key, args=dict(args), point=point, worthwhile=firm - {name} <= kept
-            )
-            state.confirmations.learn(one)
+        one = Measurement(
+            criterion=criterion,
+            key=key,
+            args=dict(args),
+            point=msgspec.structs.replace(at, value=metrics[criterion.metric]),
+            worthwhile=missed <= {criterion.criterion_id},
+            noisy=points.noisy is True,
+        )
+        state.confirmations.learn(one)
 
 
 MOST_NOTES = 100
@@ -418,6 +422,8 @@ def _asked(state: MissionState, event: ApprovalAsked) -> None:
         subject=event.subject,
         require=event.require,
         cut=event.cut,
+        digest=event.digest,
+        accepts=event.accepts,
     )
 
 
@@ -444,10 +450,12 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
             return
         answer, by = together
     approval.answer, approval.by, approval.why = answer, by, event.reason
-    if answer in ("arguments", "mission"):
+    if answer in ("arguments", "mission") and approval.accepts is None:
         state.granted.add(approval.scope(answer))
         for other in pending(state.approvals):
-            if is_granted(state.granted, None, other.tool, other.args, other.subject, require=other.require):
+            if other.accepts is None and is_granted(
+                state.granted, None, other.tool, other.args, other.subject, digest=other.digest, require=other.require
+            ):
                 other.answer, other.by, other.why = answer, by, event.reason
     _go_on_if_answered(state)
 
@@ -483,7 +491,8 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
-    state.approvals = {}
+    # What was said about the changes of a server holds for the rest of the mission.
+    state.approvals = {key: one for key, one in state.approvals.items() if one.accepts is not None and one.answer}
     state.answers = {}
     state.fallback = 0
     state.iteration_count = event.iteration + 1
@@ -497,7 +506,7 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     if iteration is None:
         return
     if iteration.measured:
-        state.best_points.learn(_measured(iteration), state.series)
+        state.best_points.learn(_measured(state, iteration), state.series)
     state.last = iteration
     state.recent.append(iteration)
     if state.stagnation is not None:
@@ -515,7 +524,7 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.outputs_seen.add(outputs)
 
 
-def _measured(iteration: Iteration) -> Iterator[Measured]:
+def _measured(state: MissionState, iteration: Iteration) -> Iterator[Measured]:
     """The calls that reported a metric that matters, in the order in which they were proposed."""
 
     def place(item: tuple[str, dict[str, float]]) -> int:
@@ -525,15 +534,16 @@ def _measured(iteration: Iteration) -> Iterator[Measured]:
     for call_id, metrics in sorted(iteration.measured.items(), key=place):
         call = iteration.calls.get(call_id)
         tool, args = (SCRIPT_SOURCE, {}) if call is None else (call.tool, call.args)
-        yield Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics)
+        key = call.key if call is not None and state.best_points.has_retests(tool) else ""
+        yield Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics, key=key)
 
 
 def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.checkpoints += 1
     state.checkpoint_at = event.at
     state.no_progress = event.facts.no_progress
-    for criterion_id, point in state.best.items():
-        state.checkpoint_best[criterion_id] = point.value
+    for criterion_id, far in state.nearest.items():
+        state.least[criterion_id] = min(far, state.least.get(criterion_id, far))
     state.ever_met.update(one.criterion_id for one in event.criteria if one.status == "met")
     if state.stagnation is not None:
         for criterion_id, far in state.nearest.items():
@@ -555,8 +565,9 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
     if event.waiting_for == "model":
         state.outages += 1
-        if event.fallback is not None:
-            state.fallback, state.outages = event.fallback, 0
+        state.fallback = state.fallback if event.fallback is None else event.fallback
+        if event.window is not None and state.asked_of is not None:
+            state.windows[state.asked_of] = event.window
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:

@@ -78,6 +78,9 @@ class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
     require: int = 1
     whole: str | None = None
     cut: bool = False
+    digest: str | None = None
+    accepts: dict[str, Any] | None = None
+    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
 
 
 class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
@@ -129,6 +132,11 @@ def fingerprint(tool: str, args: Mapping[str, Any]) -> str:
     """The key of a tool with exactly these arguments, also where they hold text that cannot be encoded."""
     body = json.dumps([tool, args], sort_keys=True, separators=(",", ":"))
     return f"call {hashlib.sha256(body.encode()).hexdigest()}"
+
+
+def bound_tool(tool: str, digest: str | None) -> str:
+    """A tool with this definition: an approval is for no other one."""
+    return f"{tool} as {digest}" if digest else tool
 
 
 def narrow_scope(who: str, tool: str, args: Mapping[str, Any]) -> str:
@@ -198,6 +206,7 @@ class GatewayState:
                 return
             event = msgspec.structs.replace(event, answer=together.answer, by=together.by)
         self.answers[event.approval_id] = event
-        if event.answer in GRANTS and event.answer != "once":
-            scope = wide_scope(asked.who, asked.tool) if event.answer == "mission" else asked.scope
+        if event.answer in GRANTS and (event.answer != "once" or asked.accepts is not None):
+            wide = event.answer == "mission" and asked.accepts is None
+            scope = wide_scope(asked.who, bound_tool(asked.tool, asked.digest)) if wide else asked.scope
             self.granted.add(granted_scope(scope, asked.require))

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, cast, get_args
 
-from pursuit.core.patterns import checked_path, checked_pattern, follow, for_lines, line_matches
+from pursuit.core.patterns import checked_pattern, follow, for_lines, line_matches
 
 Take = Literal["last", "first", "min", "max", "all"]
 TAKES: tuple[Take, ...] = get_args(Take)
-NUMBER = "[0-9.eE+-]+|nan|inf"
-"""A number in a pattern. A pattern that does not match `nan` keeps the number before it."""
+NUMBER = "[0-9.eE+-]+|(?i:nan|inf)"
+"""A number in a pattern. A pattern that does not match `nan` or `NaN` keeps the number before it."""
 MOST_VALUES = 1_000
 SECONDS = 2.0
 
@@ -46,9 +46,6 @@ def checked_group(pattern: str) -> str:
     if for_lines(pattern).groups == 0:
         raise ValueError(f"{pattern!r} has no group; put the number in parentheses, as in 'loss=({NUMBER})'")
     return pattern
-
-
-checked_json = checked_path
 
 
 def as_number(value: object) -> float | None:

@@ -103,8 +103,8 @@ def _stuck(state: MissionState, figures: str) -> Judgement:
 
 
 def _new_best(state: MissionState, criterion: MetricThreshold) -> bool:
-    point = state.best.get(criterion.criterion_id)
-    return point is not None and closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id))
+    name = criterion.criterion_id
+    return name in state.nearest and closer(state.nearest[name], state.least.get(name))
 
 
 def _trend(state: MissionState, criterion: MetricThreshold) -> Trend | None:

@@ -86,7 +86,7 @@ def _broken_span(low: float, high: float, step: float | None) -> Iterable[Broken
         yield Broken("the range is too narrow for a floating point number; put a fixed value in args", "high")
     elif step is not None and step > high - low:
         yield Broken(f"step ({step:g}) must fit between low and high", "step")
-    elif step is not None and not math.isfinite((high - low) / step):
+    elif step is not None and (not math.isfinite((high - low) / step) or (step != 1 and high - low > 2**53)):
         reason = f"step ({step:g}) is too small to count from low to high; give a larger one, or narrower bounds"
         yield Broken(reason, "step")
 

@@ -173,24 +173,19 @@ def distance(criterion: MetricThreshold, value: float) -> float:
     return 0.0 if holds(criterion, value) else max(abs(value - criterion.target), sys.float_info.min)
 
 
-def better(criterion: MetricThreshold, point: Point, best: Point | None) -> bool:
-    """Whether a point beats the best one so far, in the direction that the threshold wants."""
-    if best is None:
-        return True
-    match criterion.op:
+def better(op: Comparison, target: float, value: float, other: float) -> bool:
+    """Whether a value is strictly better than another one, in the direction that the comparison wants."""
+    match op:
         case "<" | "<=":
-            return point.value < best.value
+            return value < other
         case ">" | ">=":
-            return point.value > best.value
-        case "==" | "!=":
-            return distance(criterion, point.value) < distance(criterion, best.value)
+            return value > other
+        case "==":
+            return abs(value - target) < abs(other - target)
+        case "!=":
+            return value != target == other
 
 
-def closer(criterion: MetricThreshold, value: float, before: float | None) -> bool:
-    """Whether the best value came closer to the target by more than the tolerance."""
-    if before is None:
-        return True
-    if value == before:
-        return False
-    was = distance(criterion, before)
-    return distance(criterion, value) < was * (1 - TOLERANCE)
+def closer(distance: float, before: float | None) -> bool:
+    """Whether a distance from the target is smaller than the one before by more than the tolerance."""
+    return before is None or distance < before * (1 - TOLERANCE)

@@ -38,7 +38,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import GUARDED, Mission
 from pursuit.core.observe import leaves, value_of
-from pursuit.core.series import Events, Gap, Metrics, Point
+from pursuit.core.series import Events, Gap, Metrics
 
 Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -278,7 +278,9 @@ class MissionState:
     """What the operator said; the model has been told the first `words_told` of it."""
     words_told: int = 0
     outages: int = 0
-    """How often in a row the current model could not be reached."""
+    """How often in a row no model could be reached."""
+    windows: dict[str, int] = field(default_factory=dict[str, int])
+    """The windows of models that refused a request as too long, as far as that tells."""
     fallback: int = 0
     """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
     tools_offered: str | None = None
@@ -287,7 +289,6 @@ class MissionState:
     """The estimated tokens and dollars of the request that was sent and has no outcome."""
     estimated_tokens: int = 0
     """Those of `tokens` that are estimates: of requests that were sent and not answered."""
-    """The tokens of requests that were in flight when their process died: estimates, as they were never counted."""
     asked_of: str | None = None
     unanswered: int = 0
     """How often in a row the same model was asked the current question, without an answer."""
@@ -310,14 +311,13 @@ class MissionState:
     events: Events = field(default_factory=Events)
     succeeded: dict[str, int] = field(default_factory=dict[str, int])
     last_success: dict[str, Source] = field(default_factory=dict[str, Source])
-    best: dict[str, Point] = field(default_factory=dict[str, Point])
-    """The best value of each threshold's metric, whatever the call that reported it did to the other criteria."""
     best_points: BestPoints = field(init=False)
     confirmations: Confirmations = field(default_factory=Confirmations)
-    """The candidates of thresholds with `confirm`, by criterion; `confirmation.remeasure` says what to do."""
-    checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
+    """The calls that met a threshold and are measured again; `confirmation.remeasure` says what to do."""
     nearest: dict[str, float] = field(default_factory=dict[str, float])
     """How near each threshold's metric came to its target since the last checkpoint, and `trail` at those before."""
+    least: dict[str, float] = field(default_factory=dict[str, float])
+    """How near it ever came up to the last checkpoint, whatever the call did to the other criteria."""
     trail: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
     ever_met: set[str] = field(default_factory=set[str])
     checkpoints: int = 0
@@ -452,17 +452,20 @@ def script_view(state: MissionState) -> dict[str, Any]:
     return {
         "iteration": state.iteration_count,
         "metrics": dict(state.metrics),
-        "best": {
-            criterion.metric: point.value
-            for criterion in state.mission.criteria
-            if isinstance(criterion, MetricThreshold) and (point := state.best.get(criterion.criterion_id)) is not None
-        },
+        "best": {one.metric: value for one in state.thresholds if (value := _best(state, one)) is not None},
         "results": [] if last is None else _rows(last),
         "errors": [] if last is None else [error for _tool, error in last.errors()],
         "advice": state.last_ended.rationale if state.last_ended is not None else None,
         "confirm": msgspec.to_builtins(remeasure(state.confirmations.values())),
         "memory": state.memory,
     }
+
+
+def _best(state: MissionState, criterion: MetricThreshold) -> float | None:
+    """The best value of a threshold's metric with the limits kept; without one, the best of all."""
+    found = state.best_points.of(criterion.criterion_id)
+    point = None if found is None else found.point or found.infeasible
+    return None if point is None else point.value
 
 
 def call_value(call: CallRecord) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import msgspec
 
 from pursuit.core.mission import FLEET, NOTE, OWN_SERVER, READ_RESULT, SPAWN
+from pursuit.core.pins import Changes
 
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
@@ -60,6 +61,10 @@ class Tool:
     """The request that sends a call of it."""
     metrics: tuple[str, ...] | None = None
     """The metrics that its results can have; None if they can have any."""
+    digest: str = ""
+    """The digest of its definition, which grants carry; empty for a tool of this process."""
+    changes: Changes | None = None
+    """What its server changed, this tool among it, since the operator accepted its tools."""
 
     @property
     def qualified(self) -> str:

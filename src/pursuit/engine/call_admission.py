@@ -17,11 +17,12 @@ from pursuit.core.approvals import GRANTS, approval_id, is_granted
 from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_checks
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
+from pursuit.core.pins import Changes
 from pursuit.core.state import MissionState, fingerprint
 from pursuit.core.tools import OWN_TOOLS, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
-from pursuit.policy.traits import is_cut, tool_approval_description
+from pursuit.policy.traits import changes_description, is_cut, tool_approval_description
 from pursuit.tasks.record import new_task_id
 
 LOOP_LIMIT = 2
@@ -78,6 +79,8 @@ def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
     if tool is OWN_TOOLS.get(tool.qualified):
         return _OUR_OWN
     if tool is not COMMAND:
+        if tool.changes is not None and _is_accepted(run.state, tool.changes):
+            tool = replace(tool, changes=None)
         return run.tools.rule(tool, planned.args)
     # Rules name it `check.NAME`, by the name in the configuration or else by its criterion.
     name = run.named_check(planned.criterion_id) or planned.criterion_id or tool.name
@@ -89,7 +92,9 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
 
     A question is durable before anyone sees it, waiting for its answer holds nothing, and silence is a no.
     """
-    questions = [question for call in calls if (question := _question(run, call)) is not None]
+    # One question for all changed tools of a server has one id.
+    asked_about = {one.approval_id: one for call in calls if (one := _question(run, call)) is not None}
+    questions = list(asked_about.values())
     if not questions:
         return
     waits = False
@@ -104,9 +109,16 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
         until: list[float] = []
         for asked in questions:
             known = state.approvals.get(asked.approval_id)
-            if is_granted(state.granted, known, asked.tool, asked.args, asked.subject, require=asked.require) or (
-                known is not None and known.answer
-            ):
+            covered = asked.accepts is None and is_granted(
+                state.granted,
+                known,
+                asked.tool,
+                asked.args,
+                asked.subject,
+                digest=asked.digest,
+                require=asked.require,
+            )
+            if covered or (known is not None and known.answer):
                 continue
             if known is None:
                 events.append(asked)
@@ -135,21 +147,47 @@ def _question(run: Run, planned: Planned) -> ApprovalAsked | None:
     ruling = ruling_on(run, planned, tool)
     if ruling.decision != "ask":
         return None
-    now = run.clock.now()
+    now, changes = run.clock.now(), ruling.changes
+    description = (
+        tool_approval_description(tool, planned.args, ruling.reason)
+        if changes is None
+        else changes_description(changes)
+    )
     return ApprovalAsked(
         at=now,
-        approval_id=approval_id(planned.call_id),
+        approval_id=_question_id(run.state, planned, tool, ruling),
         call_id=planned.call_id,
         iteration=run.state.current_index,
         tool=planned.tool,
         args=planned.args,
-        description=tool_approval_description(tool, planned.args, ruling.reason),
+        description=description,
         reason=ruling.reason,
         until=now + run.settings.approval_timeout,
         subject=_subject(run.state),
         require=ruling.require,
-        cut=is_cut(planned.args),
+        cut=changes is None and is_cut(planned.args),
+        digest=tool.digest or None,
+        accepts=None if changes is None else changes.what,
     )
+
+
+def _question_id(state: MissionState, planned: Planned, tool: Tool, ruling: Ruling) -> str:
+    """The id of the question about a call, or about the changes of its server.
+
+    A tool whose definition changed since the question about a call is asked about again.
+    """
+    if ruling.changes is not None:
+        return approval_id(ruling.changes.key)
+    first = approval_id(planned.call_id)
+    known = state.approvals.get(first)
+    same = known is None or known.digest in (None, tool.digest)
+    return first if same else approval_id(f"{planned.call_id} {tool.digest}")
+
+
+def _is_accepted(state: MissionState, changes: Changes) -> bool:
+    """Whether a person said yes to these changes of a server in this mission."""
+    known = state.approvals.get(approval_id(changes.key))
+    return known is not None and known.accepts is not None and known.answer in GRANTS
 
 
 def _subject(state: MissionState) -> str | None:
@@ -201,7 +239,7 @@ class Admission:
         ruling = ruling_on(self._run, planned, tool)
         if ruling.decision == "deny":
             return ruling.reason
-        if ruling.decision == "ask" and (refused := self._not_approved(planned, ruling.require)) is not None:
+        if ruling.decision == "ask" and (refused := self._not_approved(planned, tool, ruling)) is not None:
             return refused
         # The arguments of a proposal were checked when it was made, those of a check when the mission began.
         if planned.purpose == "script" and (faults := self._run.tools.check(planned.tool, planned.args)):
@@ -211,18 +249,26 @@ class Admission:
             return f"{same}; try other arguments or another tool"
         return None
 
-    def _not_approved(self, planned: Planned, require: int) -> str | None:
-        approval = self._state.approvals.get(approval_id(planned.call_id))
-        if is_granted(
-            self._state.granted, approval, planned.tool, planned.args, _subject(self._state), require=require
+    def _not_approved(self, planned: Planned, tool: Tool, ruling: Ruling) -> str | None:
+        approval = self._state.approvals.get(_question_id(self._state, planned, tool, ruling))
+        if ruling.changes is None and is_granted(
+            self._state.granted,
+            approval,
+            planned.tool,
+            planned.args,
+            _subject(self._state),
+            digest=tool.digest or None,
+            require=ruling.require,
         ):
             return None
         if approval is None or approval.answer is None:
             return "a person must approve it, and no person was asked"
         if approval.answer == "expired":
             return "it was not approved in time"
+        if approval.answer in GRANTS and ruling.changes is not None:
+            return f"the tools of its server changed again after {approval.by} accepted them"
         if approval.answer in GRANTS:
-            return f"{require} people must approve it now; it was asked about before, and {approval.by} said yes"
+            return f"{ruling.require} people must approve it now; it was asked about before, and {approval.by} said yes"
         return f"denied by {approval.by}" + (f": {approval.why}" if approval.why else "")
 
     def _loops(self, planned: Planned) -> bool:

@@ -6,7 +6,7 @@ Invariant: once the operator has ordered a stop, no effect begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -117,6 +117,10 @@ class Tools(TaskCalls, Protocol):
     @property
     def asking(self) -> bool:
         """Whether policy may want a person asked about a call of one of them."""
+        ...
+
+    async def refresh(self, names: Iterable[str]) -> None:
+        """Looks again at the servers of these tools if their lists may have changed."""
         ...
 
     def get(self, name: str) -> Tool | None:

@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from pursuit.core.base_model import nearest
+from pursuit.core.pins import Changes
 from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import Fault, ValidationFailed
 
@@ -46,6 +47,8 @@ class Ruling:
     decision: Decision
     reason: str = ""
     require: int = 1
+    changes: Changes | None = None
+    """What the operator must accept before a rule that allows the call counts again."""
 
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
@@ -383,6 +386,8 @@ class OperatorPolicy:
 
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """The strictest matching rule, before the mode; without one: allow what is read-only, ask for the rest."""
+        if tool.changes is not None and tool.changes.denies:
+            return Ruling(decision="deny", reason=f"{tool.changes.reason}; `pursuit tools pin` accepts it")
         return self.ruled(tool, arguments) or self._without_rule(tool)
 
     def matches(self, rule: Rule, tool: Tool, arguments: Mapping[str, Any]) -> bool:
@@ -391,13 +396,15 @@ class OperatorPolicy:
         return rule.matches(tool, arguments, cwd)
 
     def ruled(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling | None:
-        """The strictest matching rule, before the mode."""
+        """The strictest matching rule, before the mode. For a changed tool, one that allows it asks to accept it."""
         found: Ruling | None = None
         for place, rule in enumerate(self.rules, start=1):
             if self.matches(rule, tool, arguments):
                 reason = rule.reason or f"rule {place} of the policy: {rule}"
                 ruling = Ruling(decision=rule.decision, reason=reason, require=rule.require)
                 found = ruling if found is None else stricter(found, ruling)
+        if found is not None and found.decision == "allow" and tool.changes is not None:
+            return Ruling(decision="ask", reason=tool.changes.reason, changes=tool.changes)
         return found
 
     def _without_rule(self, tool: Tool) -> Ruling:
@@ -407,12 +414,15 @@ class OperatorPolicy:
             )
         if tool.server in self.own:
             return Ruling(decision="allow", reason="handed in by the program itself")
+        changed = "" if tool.changes is None else f"; {tool.changes.reason}"
         reads, destroys = (tool.traits.why.get(key, "nothing says otherwise") for key in ("read_only", "destructive"))
+        if tool.traits.read_only and tool.changes is not None:  # it may not have been read-only before
+            return Ruling(decision="ask", reason=tool.changes.reason, changes=tool.changes)
         if tool.traits.read_only:
             return Ruling(decision="allow", reason=f"it only reads ({reads})")
         if tool.traits.destructive:
-            return Ruling(decision="ask", reason=f"it may destroy something ({destroys})")
-        return Ruling(decision="ask", reason=f"it may write ({reads})")
+            return Ruling(decision="ask", reason=f"it may destroy something ({destroys}){changed}")
+        return Ruling(decision="ask", reason=f"it may write ({reads}){changed}")
 
 
 def names(pattern: str, tool: Tool) -> bool:

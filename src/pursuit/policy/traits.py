@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pursuit.core.audit import masked, redacted
+from pursuit.core.pins import Changes
 from pursuit.core.tools import Tool, ToolOverride, Traits
 
 OPERATOR = "your configuration"
@@ -199,6 +200,14 @@ def whole_question(description: str, arguments: Mapping[str, Any]) -> str:
         for name, value in shown.items()
     ]
     return "\n".join([first, *(lines or ["  without arguments"]), last])
+
+
+def changes_description(changes: Changes) -> str:
+    """The question whether the changed tools of a server are accepted; a long difference is cut, and says so."""
+    text = changes.text
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}…\n  (cut here: `pursuit tools diff` shows all of it)"
+    return f"accept the changed tools of server {printable(changes.server)}?\n{text}\nasked because {changes.reason}"
 
 
 def printable(text: str) -> str:

@@ -7,6 +7,7 @@ gets its receipt; a submission of unknown fate, which its server may have taken,
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import secrets
@@ -51,6 +52,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.contract import Draft, Ledger, StoredEvent, every_stream
 from pursuit.problems.brief import SUBMIT
+from pursuit.problems.comparison import status_of
 from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.problems.secrecy import judging_digest
 
@@ -137,9 +139,37 @@ async def attempts_at(ledger: Ledger, problem_ids: set[str], unreadable: list[st
     return found[::-1]
 
 
+Clock = Callable[[], float]
+
+
+async def attempt_of(ledger: Ledger, clock: Clock, problem: Manifest, subject: str) -> tuple[str, int]:
+    """The attempt of a caller at a problem, and its number: the last one goes on until it is over.
+
+    The id follows from the caller and the number, so that two connections of a caller that race open one attempt.
+    Raises `BudgetExhausted` if the caller has had all of its attempts.
+    """
+    subject = _text(subject)
+    number, last = 0, ""
+    async for row in every_stream(ledger, kind=KIND):
+        mine = (row.summary.get("problem_id"), row.summary.get("subject")) == (problem.problem_id, subject)
+        if mine and row.summary["number"] > number:
+            number, last = row.summary["number"], row.name
+    if last:
+        state = await load_attempt(ledger, last)
+        if status_of(state, mission_over=False, now=clock()) == "open" and state.opened.manifest == problem.digest:
+            return last, number
+        if state.status == "claimed":  # its submission is settled first
+            return last, number
+    most = problem.budget.attempts
+    if most is not None and number >= most:
+        said = f"{plain_number(most)} attempt{'' if most == 1 else 's'} at {problem.problem_id}"
+        raise BudgetExhausted(f"you have had {said}, which is the limit", budget="attempts", limit=most)
+    digest = hashlib.sha256(json.dumps([problem.problem_id, subject, number + 1]).encode()).hexdigest()
+    return f"{PREFIX}{digest[:32]}", number + 1
+
+
 GONE = "the process that submitted it has ended"
 UNANSWERED = "the server asked a question about it that was not answered"
-Clock = Callable[[], float]
 
 
 class Attempt:
@@ -155,8 +185,11 @@ class Attempt:
         by: str = "operator",
         label: str = "",
         mission: str | None = None,
+        subject: str | None = None,
+        number: int = 1,
     ) -> None:
         self.attempt_id = attempt_id
+        self._subject, self._number = None if subject is None else _text(subject), number
         self._ledger = ledger
         self._clock = clock
         self._problem = problem
@@ -388,6 +421,8 @@ class Attempt:
                 label=self._label,
                 mission=self._mission,
                 limits={name: value for name, value in named.items() if value is not None},
+                subject=self._subject,
+                number=self._number,
             )
             await self._append(None, event)
             state = self.state
@@ -475,6 +510,8 @@ def summary_of(state: AttemptState) -> dict[str, Any]:
         "calls": state.calls,
         "evaluations": state.evaluations,
     }
+    if state.opened.subject is not None:
+        body |= {"subject": state.opened.subject, "number": state.opened.number}
     if state.scored is not None:
         body["solved"] = state.scored.solved
         body["value"] = state.scored.rows[0].value if state.scored.rows else None

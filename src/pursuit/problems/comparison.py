@@ -124,6 +124,7 @@ def attempt_row(
         "file": str(problem.path),
         "attempt_id": state.attempt_id,
         "label": opened.label or opened.by,
+        "number": opened.number,
         "mission": opened.mission,
         "status": status_of(state, mission_over=mission_over, now=now),
         "metric": problem.primary.name,

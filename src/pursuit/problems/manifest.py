@@ -89,12 +89,16 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an attempt may use; None is no limit. Calls of `evaluation_tools` count as evaluations."""
+    """What an attempt may use, and how many `attempts` a caller has; None is no limit.
+
+    Calls of `evaluation_tools` count as evaluations.
+    """
 
     calls: int | None = None
     evaluations: int | None = None
     wall_seconds: float | None = None
     evaluation_tools: tuple[str, ...] = ()
+    attempts: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ KEYS = (
     "scorer", "budget", "visibility", "baseline",
 )  # fmt: skip
 CITATION_KEYS = ("summary", "raw", "url")
-BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools")
+BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools", "attempts")
 BASELINE_KEYS = ("proposer", "max_iterations", "max_wall_clock_seconds")
 BASELINE_PROPOSERS = ("search", "script")
 SCRIPT_KEYS = ("kind", "file", "script")
@@ -260,7 +260,7 @@ def _submission(root: Fields) -> Mapping[str, Any] | None:
 def _budget(root: Fields) -> Limits:
     fields = root.inside("budget")
     fields.only(BUDGET_KEYS)
-    calls, evaluations = (fields.number(key, whole=True) for key in ("calls", "evaluations"))
+    calls, evaluations, attempts = (fields.number(key, whole=True) for key in ("calls", "evaluations", "attempts"))
     if "evaluations" in fields.table and fields.table.get("evaluation_tools", []) == []:
         state = "empty" if "evaluation_tools" in fields.table else "missing"
         fields.fault("evaluation_tools", f"is {state}; name the tools whose calls are evaluations")
@@ -272,6 +272,7 @@ def _budget(root: Fields) -> Limits:
         evaluations=None if evaluations is None else int(evaluations),
         wall_seconds=seconds,
         evaluation_tools=read_list(fields, "evaluation_tools", _wrong_tool, same=None),
+        attempts=None if attempts is None else int(attempts),
     )
 
 

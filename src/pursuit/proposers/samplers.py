@@ -132,7 +132,10 @@ class Fresh(Whole):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The point of the other sampler, or an untried neighbour."""
-        found = self.drawn(self._inner, study, trial)
+        inner = self._inner
+        if isinstance(inner, Surrogate) and inner.yields(trial.number):
+            inner = optuna.samplers.TPESampler(seed=seed_of(self._seed, trial.number))
+        found = self.drawn(inner, study, trial)
         args = self._space.from_optuna(found)
         if self._seen.noisy:
             return found
@@ -278,6 +281,11 @@ class Study:
         """Whether the same arguments give different results, as the mission says or as was seen."""
         return self.seen.noisy
 
+    @property
+    def settled(self) -> bool:
+        """Whether that is known: the mission says so, or a point was measured twice."""
+        return self.seen.settled
+
     def ask(self) -> dict[str, Any]:
         """The searched arguments of the next trial."""
         if (again := self._due()) is not None:
@@ -362,7 +370,7 @@ class Study:
         point = self.space.encode(self.space.from_optuna(trial.params))
         self.seen.add(point, excess, value)
         trial.set_user_attr(EXCESS, list(excess))
-        if self.kind in ("tpe", "auto") and not self._aimless:
+        if self.kind in ("tpe", "auto", "surrogate") and not self._aimless:
             for place, over in enumerate(excess):
                 trial.set_constraint(str(place), over)
         self._study.tell(trial, value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 
-from pursuit.core.confirmation import Remeasure, remeasure
+from pursuit.core.confirmation import RETESTS, Remeasure, remeasure
 from pursuit.core.criteria import Check
 from pursuit.core.events import (
     AnyEvent,
@@ -46,7 +46,7 @@ LOST = frozenset({"cancelled", "timed_out", "unknown"})
 BAD = frozenset({"failed", "timed_out", "unknown"})
 """The outcomes that a search avoids: arguments at which a server dies are among them."""
 MOST_LOST = 2
-"""How many lost calls of `then` are made again at most."""
+"""How many lost calls of `then` are made again at most, and how many failed repeats of a winner there are at most."""
 IDLE = 1.0
 """The least seconds of an iteration without calls, where nothing limits the number of iterations."""
 RECENT = 8
@@ -55,8 +55,6 @@ MARGIN = 3
 SHARE = 0.05
 LEAST = 1.0
 """The least seconds, and the share of the whole time, that are kept for `then`: it may start programs, as a judge."""
-RETESTS = 3
-"""With noise, the fresh results of a winner before `then` is called with it."""
 AFRESH = 5.0
 """The least seconds that are kept where a driver has just begun: how long an iteration takes is not known yet."""
 
@@ -209,8 +207,9 @@ class Search:
         self._clock = Clock()
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
-        self._wanted: Remeasure | None = None  # what a criterion with `confirm` waits for
-        # With noise and `then`: a winner, and its fresh results.
+        self._wanted: Remeasure | None = None  # what a criterion waits for: its `confirm`, or the retest of a winner
+        self._bad: deque[Mapping[str, Any]] = deque(maxlen=RECENT)  # the arguments of the last trials that failed
+        # With `then`, unless it is known that there is no noise: a winner, and its fresh results.
         self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
         self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
         self._judged = False  # whether there was a checkpoint since `then` was called
@@ -281,7 +280,7 @@ class Search:
         """
         if self._trials.others:
             return Failed(self._called(tool), final=True) if self._judged else None
-        over = self._shown or (last and self._best is not None)
+        over = (self._shown and not self._confirming) or (last and self._best is not None)
         more = Failed("") if over else self._more(study, room)
         if not isinstance(more, Failed):
             return more
@@ -344,8 +343,11 @@ class Search:
 
     @property
     def _confirming(self) -> bool:
-        """Whether a criterion with `confirm` waits for more results of a trial."""
-        return self._wanted is not None and self._wanted.tool == self._search.tool_name
+        """Whether a criterion waits for more results of a trial, and repeating the trial does not just fail."""
+        wanted = self._wanted
+        if wanted is None or wanted.tool != self._search.tool_name:
+            return False
+        return sum(args == wanted.args for args in self._bad) < MOST_LOST
 
     def _plan(self, study: Study, count: int) -> list[dict[str, Any]]:
         """The arguments of the next trials; the same list until they are in the ledger."""
@@ -371,6 +373,8 @@ class Search:
         for trial in ended:
             score = self._aim.score(trial.metrics, self._untold) if trial.outcome == "ok" else None
             study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok", made=trial.outcome not in UNMADE)
+            if trial.outcome in BAD:
+                self._bad.append(trial.args)
             if score is None:
                 continue
             if self._best is None or score.rank > self._best[0]:
@@ -379,13 +383,13 @@ class Search:
                 met = trial
         if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
             return  # the winner's second call was never made, so it still has to be
-        if study.noisy and self._search.then is not None:
+        if self._search.then is not None and (study.noisy or not study.settled):
             self._again = self._retested(met, ended)
         else:
             self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
 
     def _retested(self, met: Trial | None, ended: Sequence[Trial]) -> Mapping[str, Any] | None:
-        """With noise, the arguments of a winner until it has enough fresh results; their mean decides.
+        """The arguments of a winner until it has enough fresh results, with noise; their mean decides.
 
         The result that made it a winner does not count: it was chosen for being good.
         """
@@ -441,7 +445,7 @@ class Search:
         first = self._trials.made + 1
         kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
         if self._confirming:
-            return f"trial {first}: once more the arguments that a criterion needs confirmed{kind}"
+            return f"trial {first}: once more the arguments that met a threshold, to confirm it{kind}"
         if self._again is not None:
             return f"trial {first}: once more the arguments that met every threshold{kind}"
         ignored = self._ignored() if self._trials.answered else ""

@@ -4,8 +4,9 @@ Invariant: the next point follows from the seed, the trial's number and the tria
 
 Each limit and the objective get an interpolant of their own (cubic radial basis functions with a linear tail), so a
 few dozen evaluations show where the limits run. A search that no longer gains begins afresh elsewhere with a new
-design, and afterwards polishes the best of everything; the two take turns. Where measurements are noisy, the surfaces
-pass between the values instead of through them, as near as leaving out each value in turn shows to be right.
+design, and afterwards polishes the best of everything; the two take turns. Where measurements are noisy, three ways
+take turns, because each fails on some functions: surfaces between the values, as near to them as leaving out each value
+in turn shows to be right; surfaces through the mean of each point; and a step of TPE.
 """
 
 from __future__ import annotations
@@ -103,6 +104,10 @@ EVOLVES = 4
 STEP = 1 / 6
 """The first step of CMA-ES, as a share of each range."""
 LARGEST_SEED = 2**32
+SMOOTHED, THROUGH, TPE = 2, 0, 1
+"""Whose turn it is with noise, by the number of the trial modulo three."""
+MODEL_COUNTS = 3.0
+"""With noise, how many values of a point the models weigh as much as, when the best point is named."""
 NEARBY = 0.1
 SAME = 1e-9
 """Results of one point that differ by at most this share are the same: the rest is rounding."""
@@ -175,7 +180,7 @@ class Seen:
         if not self._points:
             return None
         if self.noisy and len(self._first) >= self.space.width + 2:
-            return _Models(self, 0, 0, np.random.default_rng(0)).best_known()
+            return _Models(self, 0, SMOOTHED, np.random.default_rng(0)).best_known()
         return self.ranked()[0]
 
     def ranked(self) -> Rows:
@@ -232,6 +237,13 @@ class Surrogate(optuna.samplers.BaseSampler):
         """Whether the models just stopped to gain for the first time, and noise may be why."""
         return self.epochs.count == 1 and number == self.epochs.first_trial and not self._seen.settled
 
+    def yields(self, number: int) -> bool:
+        """Whether this trial is TPE's: with noise each third one, unless it belongs to a design or to CMA-ES."""
+        if not self._seen.noisy or self._seen.aimless or self.epochs.evolving or number % 3 != TPE:
+            return False
+        place, listed = number - self.epochs.first_trial, self.space.size is not None and self.space.size <= LISTABLE
+        return not listed and not (self.epochs.fresh and place < self.space.first_design)
+
     def _next(self, number: int) -> Rows:
         chance = np.random.default_rng([self._seed, 0, number])
         first = self.epochs.first_row
@@ -257,13 +269,16 @@ class Surrogate(optuna.samplers.BaseSampler):
         return self._evolution[1]
 
     def from_best(self, number: int) -> dict[str, Any]:
-        """A step from the best point: in turns to other numbers and to another choice."""
+        """A step from the best point: in turns to other numbers and, twice as often, to another choice.
+
+        A model finds good numbers in a few steps, and a wrong choice costs more than numbers that are not quite right.
+        """
         leader = self._seen.leader()
         chance = np.random.default_rng([self._seed, 5, number])
         if leader is None:
             return self.space.decode(chance.random(self.space.width))
         alike, count = self._seen.alike(leader), len(self.space.ranges)
-        others = self._other_choices(leader) if number % 2 else []
+        others = self._other_choices(leader) if number // 3 % 3 else []  # each third trial is such a step
         if others:
             row = others[int(chance.integers(0, len(others)))]
         elif len(alike) < count + 2:  # too few to model
@@ -414,25 +429,31 @@ class _Models:
             points, excess, values = points[same], excess[same], values[same]
             counts = None if counts is None else counts[same]
         limits = np.arcsinh(excess / _scale_of(excess)) if excess.shape[1] else np.zeros((len(points), 0))
+        smoothed = counts is not None and number % 3 != THROUGH
         # With noise both scales take turns: each suits another kind of noise.
-        goal = _goal_of(values) if counts is None or number % 2 else _noisy_goal_of(values)
+        goal = _noisy_goal_of(values) if smoothed and number % 2 == 0 else _goal_of(values)
         self._aimless = seen.aimless
         order = np.lexsort((goal, np.maximum(limits, 0.0).sum(axis=1)))
         chosen = _fitted(points, order, max(FITTED, 3 * self._space.width))
         limits = _deepened(points[chosen], limits[chosen])
         self._known = np.vstack([points[chosen], self._failed, pending])
         self._limits = limits.shape[1]
-        weights = None if counts is None else counts[chosen]
-        self._model = Interpolant(points[chosen], np.column_stack([limits, goal[chosen]]), weights)
+        weights = None if counts is None or not smoothed else counts[chosen]
+        self._means = np.column_stack([limits, goal[chosen]])
+        self._model = Interpolant(points[chosen], self._means, weights)
         self._gap = max(GAPS[number % len(GAPS)], 1e-9)
         self._margin = 10 ** chance.uniform(-5, -1.5) if chance.random() < 0.7 else 0.0
         self._measured = points[chosen]
+        self._counts = np.ones(len(chosen)) if counts is None else counts[chosen]
         self._leaders = points[order[:5]] if counts is None else self._measured[self._order_of(self._measured)[:5]]
 
     def best_known(self) -> Rows:
-        """The measured point that the models rank best."""
-        self._margin = 0.0
-        return self._measured[self._order_of(self._measured)[0]]
+        """The measured point with the best estimate: the mean of its values, and what the models say of it.
+
+        The models count as much as a few values: they have seen the neighbours, and are wrong about narrow valleys.
+        """
+        own = (self._counts / (self._counts + MODEL_COUNTS))[:, None]
+        return self._measured[self._best_first(own * self._means + (1 - own) * self._model(self._measured))[0]]
 
     def best_of(self, points: Rows) -> Rows:
         """The most promising of these points."""
@@ -477,9 +498,12 @@ class _Models:
 
     def _order_of(self, rows: Rows, over: Rows | float = 0.0) -> NDInts:
         """The rows by what the models say alone, and by what they have `over` besides."""
-        seen = self._model(rows)
+        return self._best_first(self._model(rows), self._margin, over)
+
+    def _best_first(self, seen: Rows, margin: float = 0.0, over: Rows | float = 0.0) -> NDInts:
+        """The order of rows with these limits and objectives."""
         limits = seen[:, : self._limits]
-        beyond = np.maximum(limits + self._margin, 0.0).sum(axis=1) + over
+        beyond = np.maximum(limits + margin, 0.0).sum(axis=1) + over
         goal = limits.max(axis=1) if self._aimless and self._limits else seen[:, self._limits]
         return np.lexsort((goal, beyond))
 

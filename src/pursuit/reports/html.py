@@ -149,6 +149,8 @@ def agent_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str
 def notes(row: Mapping[str, Any]) -> list[str]:
     """Notes on an attempt."""
     found: list[str] = []
+    if row["number"] > 1:
+        found.append(f"attempt {row['number']} of the same caller")
     if row["spent_budgets"]:
         found.append(f"spent: {', '.join(row['spent_budgets'])}")
     if row["fate_unknown"]:

@@ -265,8 +265,9 @@ def _best(row: Mapping[str, Any]) -> BestView | None:
     if unknown := [text(e.get("wanted")) for e in _entries(row.get("unknown"))]:
         remark = ". ".join(filter(None, [remark, f"No call reported a value for {', '.join(unknown)}"]))
     kept = "keeps all limits" if row.get("feasible") else "no point keeps all limits; this is the best of the others"
+    mean = f"mean of {figure(shown['times'])} calls, " if shown.get("times") else ""
     return BestView(
-        headline=f"{text(row.get('metric'))} {figure(shown.get('value'))} ({kept})",
+        headline=f"{text(row.get('metric'))} {figure(shown.get('value'))} ({mean}{kept})",
         args=compact(shown.get("args") or {}),
         source=_source(shown),
         remark=remark,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult
@@ -10,7 +10,12 @@ from mcp.server.context import CallNext, HandlerResult
 from pursuit.server.errors import Context, as_object, caller_of
 from pursuit.service.audit import Audit
 
-_READS = ("resources/read", "prompts/get", "completion/complete", "tasks/get", "tasks/result", "tasks/list")
+_READS = (
+    "resources/read", "prompts/get", "completion/complete", "tasks/get", "tasks/result", "tasks/list",
+    "resources/subscribe", "resources/unsubscribe", "subscriptions/listen",
+)  # fmt: skip
+_NAMED = ("uri", "name", "taskId", "ref", "notifications")
+"""What says which one is read."""
 
 
 class AuditedReads:
@@ -25,7 +30,7 @@ class AuditedReads:
         params: dict[str, Any] = dict(ctx.params or {})
         name, arguments = params.get("name"), as_object(params.get("arguments"))
         if ctx.method in _READS:
-            given = {key: params[key] for key in ("uri", "name", "taskId") if isinstance(params.get(key), str)}
+            given = {key: params[key] for key in _NAMED if isinstance(params.get(key), str | Mapping)}
             await self._audit.read(caller_of(ctx), ctx.method, None, given)
         elif ctx.method == "tools/call" and isinstance(name, str) and self._only_reads(name):
             session = arguments.get("session_id")

@@ -29,6 +29,7 @@ from pursuit.service.gateway_journal import (
 )
 from pursuit.service.queries import approval_row
 from pursuit.service.service import Service, storable_reason
+from pursuit.upstream.pins import accept
 
 APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
 
@@ -150,7 +151,7 @@ class Approvals:
             require_seen(approval_id, cut=asked.cut and not unseen and by.person not in asked.shown)
             require_other(approval_id, by.person in before, asked.require)
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
-        given |= {"channel": channel, "unseen": (asked.cut and unseen) or None}
+        given |= {"channel": channel, "unseen": (asked.cut and unseen) or None, "accepts": asked.accepts}
         async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
             word = ApprovalAnswered(
                 at=service.clock.now(),
@@ -163,6 +164,8 @@ class Approvals:
             )
             state = await service.say(mission_id, word)
             await self._require_first(mission_id, head, word, before, asked.require)
+            if asked.accepts is not None and answer in GRANTS:
+                await accept(self.ledger, asked.accepts, at=word.at, by=str(by))
         row = approval_row(mission_id, state.approvals.get(approval_id, asked))
         return {**row, "answer": answer, "by": str(by), "status": state.status}
 
@@ -188,7 +191,7 @@ class Approvals:
         """The whole text of each open question of a mission that fits a form, by the ids."""
         state, now = await self._service.state(mission_id), self._service.clock.now()
         texts = {
-            one.approval_id: whole_question(one.description, one.args)
+            one.approval_id: one.description if one.accepts else whole_question(one.description, one.args)
             for one in pending(state.approvals)
             if now < one.until
         }

@@ -31,18 +31,22 @@ from pursuit.core.gateway_events import (
     GatewayOpened,
     GatewayOutcome,
     GatewayState,
+    bound_tool,
     decode_gateway,
     encode_gateway,
     fingerprint,
     narrow_scope,
     wide_scope,
 )
+from pursuit.core.pins import Changes
 from pursuit.core.report import iso
+from pursuit.core.tools import Tool
 from pursuit.engine.context import Clock
 from pursuit.errors import ApprovalNeeded, Conflict
 from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
 from pursuit.reports.wording import moment
 from pursuit.service.audit import Audit, Caller
+from pursuit.upstream.pins import accept
 
 KIND = "gateway"
 ASKING = "asking"
@@ -110,24 +114,27 @@ class GatewayJournal:
 
     async def ask(
         self,
-        tool: str,
+        tool: Tool,
         args: Mapping[str, Any],
         *,
         description: str,
         reason: str,
         caller: Caller,
+        changes: Changes | None = None,
         require: int = 1,
         cut: bool = False,
     ) -> Asked:
         """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this.
 
-        A question that fewer people had to agree to does not count.
+        With `changes` the question is whether these are accepted, whichever caller is the first to need them. A
+        question that fewer people had to agree to does not count.
         """
-        scope = narrow_scope(caller.scope, tool, args)
+        bound = bound_tool(tool.qualified, tool.digest)
+        scope = narrow_scope(caller.scope, bound, args) if changes is None else changes.key
+        wide = wide_scope(caller.scope, bound) if changes is None else scope
         async with self._asking:
             await self._refresh()
-            granted = self._state.granted
-            if any(is_covered(granted, one, require) for one in (scope, wide_scope(caller.scope, tool))):
+            if any(is_covered(self._state.granted, one, require) for one in (scope, wide)):
                 return Asked(approval_id="", granted=True)
             asked = self._state.of_scope(scope)
             before = [one for one in asked if one.require >= require]
@@ -146,7 +153,7 @@ class GatewayJournal:
             fresh = GatewayApprovalAsked(
                 at=now,
                 approval_id=approval_id(f"{self.stream} {scope} {len(asked)}"),
-                tool=tool,
+                tool=tool.qualified,
                 args=redacted(args),
                 scope=scope,
                 description=description,
@@ -157,6 +164,8 @@ class GatewayJournal:
                 require=require,
                 cut=cut,
                 whole=digest if whole else None,
+                digest=tool.digest or None,
+                accepts=None if changes is None else changes.what,
             )
             self._waits = True
             await self._write(fresh, {digest: body} if whole else None)
@@ -198,17 +207,19 @@ class GatewayJournal:
     ) -> None:
         """Stores the answer of the person behind a client; one that was given before stays."""
         why = None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_WHY]
-        await self._write(
-            GatewayApprovalAnswered(
-                at=self._clock.now(),
-                approval_id=question,
-                answer=answer,
-                by=str(caller),
-                reason=why,
-                channel=channel,
-                person=caller.person,
-            )
+        word = GatewayApprovalAnswered(
+            at=self._clock.now(),
+            approval_id=question,
+            answer=answer,
+            by=str(caller),
+            reason=why,
+            channel=channel,
+            person=caller.person,
         )
+        await self._write(word)
+        await self._refresh()
+        if self._state.answers.get(question) == word:
+            await _accept_changes(self._ledger, self._state.asked[question], word)
 
     async def close(self) -> None:
         """Ends the stream, if there is one."""
@@ -311,6 +322,7 @@ class GatewayQuestions:
             alone = asked.require == 1 or answer == "denied"
             if final is not None and final != word and (alone or final.answer == "denied"):
                 raise already_answered(question, final.answer, final.by)
+            await _accept_changes(self._ledger, asked, word)
             return {**_row(stream, after, asked), "answer": answer, "by": str(caller), "status": "open"}
         return None
 
@@ -324,6 +336,12 @@ async def _read_state(ledger: Ledger, stream: str) -> tuple[GatewayState, int]:
     stored, state = await ledger.read(stream), GatewayState()
     state.apply(decode_gateway(one.body) for one in stored)
     return state, stored[-1].seq if stored else 0
+
+
+async def _accept_changes(ledger: Ledger, asked: GatewayApprovalAsked, word: GatewayApprovalAnswered) -> None:
+    """Pins what a yes accepts."""
+    if asked.accepts is not None and word.answer in GRANTS:
+        await accept(ledger, asked.accepts, at=word.at, by=word.by)
 
 
 async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
@@ -273,17 +273,23 @@ async def _one_model(
     return []
 
 
-def criteria_faults(mission: Mission) -> list[Fault]:
-    """Why criteria can never be the end of a mission, or are its end at once."""
+def criteria_faults(mission: Mission, tools: Iterable[str]) -> list[Fault]:
+    """Why criteria can never be the end of a mission with these tools, or are its end at once."""
     required = [(place, one) for place, one in enumerate(mission.criteria) if one.required]
     if not required:
         reason = "none is required, so the mission would be completed at its first checkpoint; leave one required"
         return [Fault(field="criteria", reason=reason)]
     faults: list[Fault] = []
+    reporting = {*tools, *(one.tool_name for one in mission.criteria if isinstance(one, Check) and one.tool_name)}
+    if isinstance(mission.proposer, ScriptProposer):
+        reporting.add(SCRIPT_SOURCE)
     thresholds = [(place, one) for place, one in required if isinstance(one, MetricThreshold)]
+    # Two sources are the same one if the same tools count under both.
+    sources = {one.source: frozenset(tool for tool in reporting if _counts(one.source, tool)) for _, one in thresholds}
     for count, (place, one) in enumerate(thresholds):
         for _, other in thresholds[:count]:
-            if (one.metric, one.source) == (other.metric, other.source) and _exclude(one, other):
+            same = one.metric == other.metric and sources[one.source] == sources[other.source]
+            if same and _exclude(one, other):
                 reason = f"{describe(one)} and {describe(other)} ({other.criterion_id!r}) can never both be met"
                 faults.append(Fault(field=f"criteria[{place}]", reason=reason))
     return faults
@@ -346,7 +352,7 @@ async def admit(
             resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
     tools = resolver.permitted(mission, named)
     whole = resolver.whole(mission, tools)
-    resolver.faults += criteria_faults(mission)
+    resolver.faults += criteria_faults(mission, tools)
     resolver.faults += _metrics_without_source(mission, [catalogue.tools[name] for name in tools])
     if models is not None:
         resolver.faults += await model_faults(mission, models, among)

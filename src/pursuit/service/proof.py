@@ -21,6 +21,7 @@ from pursuit.core.gateway_events import (
     GatewayState,
     decode_gateway,
 )
+from pursuit.core.pins import PINS, ToolsPinned
 from pursuit.core.report import listing_after
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TASK_ENDS, TaskCreated, TaskSettled, TaskState, advance_task, decode_task, fold_task
@@ -178,8 +179,9 @@ _BY_FIRST_EVENT: Mapping[str, Callable[[str], StreamFold]] = {
     # By name: these modules import the queries, which import this one.
     **{name: lambda _: _Log("notifications") for name in ("NotificationsBegan", "NotificationSettled")},
     "ScheduleBegan": lambda _: _Log("schedule"),
+    ToolsPinned.__name__: lambda _: _Log(PINS),
 }
-_KINDS = frozenset((MISSION, TASK, ATTEMPT, GATEWAY, AUDIT, USAGE, "notifications", "schedule"))
+_KINDS = frozenset((MISSION, TASK, ATTEMPT, GATEWAY, AUDIT, USAGE, PINS, "notifications", "schedule"))
 _ENDS: Mapping[str, frozenset[str]] = {
     MISSION: frozenset(("completed", "terminated", FORGOTTEN)),
     TASK: frozenset((*TASK_ENDS, FORGOTTEN)),

@@ -238,7 +238,11 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "iteration_count": state.iteration_count,
         "no_progress_counter": state.no_progress,
         "metrics": state.metrics,
-        "best": {key: one.point.value for key in state.best if (one := state.best_points.of(key)) and one.point},
+        "best": {
+            threshold.criterion_id: one.point.value
+            for threshold in state.thresholds
+            if (one := state.best_points.of(threshold.criterion_id)) and one.point
+        },
         "pending_approvals": [approval_row(mission_id, approval) for approval in pending(state.approvals)],
         "created_at": iso(state.created_at),
         "warnings": list(state.warnings),

@@ -21,6 +21,7 @@ from pursuit.core.criteria import Check
 from pursuit.core.events import AnyEvent, MissionCreated, ModelAnswer
 from pursuit.core.fold import advance
 from pursuit.core.mission import SPAWN, Mission, Proposal, RepeatProposer, ReplayProposer
+from pursuit.core.pins import Changes
 from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, CallFailed, Tool, ToolResult
 from pursuit.engine.context import Deadline, Settings, Tools
@@ -68,6 +69,33 @@ class Toolbox:
         catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
         disabled = [name for name in self.disabled if server is None]
         return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
+
+    async def changed(self, server: str | None = None) -> dict[str, Any]:
+        """What the servers changed since their tools were accepted, with the difference for a person."""
+        found, catalogue = await self._changes(server)
+        return {
+            "changed": [{**one.what, "difference": one.text} for one in found],
+            "failures": dict(catalogue.failures),
+            "warnings": list(catalogue.warnings),
+        }
+
+    async def pin(self, server: str | None = None) -> dict[str, Any]:
+        """Accepts what the servers changed; the audit says what. Returns it as `changed` does."""
+        if self.audit is None or self.host.pool.pins is None:
+            raise PursuitError("this toolbox has no ledger; it only looks")
+        found, catalogue = await self._changes(server)
+        for one in found:
+            async with self.audit.control(self.caller, "tools pin", None, one.what):
+                await self.host.pool.pins.accept(one, by=str(self.caller))
+        rows = [{**one.what, "difference": one.text} for one in found]
+        return {"accepted": rows, "failures": dict(catalogue.failures), "warnings": list(catalogue.warnings)}
+
+    async def _changes(self, server: str | None) -> tuple[list[Changes], Catalogue]:
+        if server is not None:
+            self._require(server)
+        catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
+        found = {tool.changes.key: tool.changes for tool in catalogue if tool.changes is not None}
+        return list(found.values()), catalogue
 
     async def foresee(self, mission: Mission) -> dict[str, Any]:
         """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""

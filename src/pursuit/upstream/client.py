@@ -41,6 +41,7 @@ from pursuit.core.tools import (
 from pursuit.errors import UpstreamUnavailable
 from pursuit.upstream.connection import Connection, Era, too_slow
 from pursuit.upstream.listing import is_offered, read_listing
+from pursuit.upstream.pins import Pins
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.tasks import (
     OnTaskStatus,
@@ -463,9 +464,16 @@ class McpUpstream(McpClient):
     """One MCP server as an `Upstream`, connected on first use. Its tasks live in `tasks`, which must outlive it."""
 
     def __init__(
-        self, config: ServerConfig, open_transport: OpenTransport, *, tasks: anyio.abc.TaskGroup, era: Era = "auto"
+        self,
+        config: ServerConfig,
+        open_transport: OpenTransport,
+        *,
+        tasks: anyio.abc.TaskGroup,
+        era: Era = "auto",
+        pins: Pins | None = None,
     ) -> None:
         settings = config.client
+        self.pins = pins
         # Only a process can become a fork bomb; a remote server is tried again soon.
         remote = replace(settings, ends_per_minute=math.inf, longest_pause=settings.longest_wait)
         super().__init__(
@@ -479,6 +487,8 @@ class McpUpstream(McpClient):
             slots=anyio.Semaphore(config.concurrency) if config.concurrency else None,
         )
         self.warnings: list[str] = []
+        self.listings = 0
+        """How often the tools were listed."""
         self._listeners: list[OnNotification] = []
         self._leases = Leases(self._separate_client, tasks, settings)
         self._listing: list[Tool] = []
@@ -612,7 +622,12 @@ class McpUpstream(McpClient):
         # All taken before the first page: a change during the listing makes the list outdated at once.
         changes, announced, now = self._changes, connection.announces("tools"), anyio.current_time()
         tasks = None if connection.about is None else task_generation(connection.about)
-        self._listing, warnings = read_listing(self.config, await self.entries("tools"), tasks=tasks)
+        listing, warnings = read_listing(self.config, await self.entries("tools"), tasks=tasks)
+        if self.pins is not None:
+            listing, notices = await self.pins.check(self.config, listing)
+            warnings += notices
+        self._listing = listing
+        self.listings += 1
         self.warnings = [self._tail.redact(warning) for warning in warnings]
         self._listed_by, self._listed_changes, self._announced, self._listed_at = connection, changes, announced, now
 

@@ -26,6 +26,7 @@ from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.connection import Era
 from pursuit.upstream.http import ParamHeaders, StreamableHttpTransport, http_client, sse, url_secrets
+from pursuit.upstream.pins import Pins
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.stdio import stdio
 from pursuit.upstream.transport import DispatcherTransport, OpenTransport, Transport
@@ -62,22 +63,28 @@ async def _ignore(_context: Any, _method: str, _params: Mapping[str, Any] | None
 
 
 def mcp_upstream(
-    name: str, thing: Any, tasks: anyio.abc.TaskGroup, *, era: Era = "auto", network: NetworkRules | None = None
+    name: str,
+    thing: Any,
+    tasks: anyio.abc.TaskGroup,
+    *,
+    era: Era = "auto",
+    network: NetworkRules | None = None,
+    pins: Pins | None = None,
 ) -> McpUpstream | None:
     """The upstream for a configuration or an SDK server object; None for anything else."""
     if isinstance(thing, ServerConfig):
         rules = network or NetworkRules()
         match thing.transport:
             case "stdio":
-                return McpUpstream(thing, over_stdio(thing), tasks=tasks, era=era)
+                return McpUpstream(thing, over_stdio(thing), tasks=tasks, era=era, pins=pins)
             case "http":
-                return McpUpstream(thing, over_http(thing, rules), tasks=tasks, era=era)
+                return McpUpstream(thing, over_http(thing, rules), tasks=tasks, era=era, pins=pins)
             case "sse":
                 # That transport is older than the modern era.
-                return McpUpstream(thing, over_sse(thing, rules), tasks=tasks, era="legacy")
+                return McpUpstream(thing, over_sse(thing, rules), tasks=tasks, era="legacy", pins=pins)
     if isinstance(thing, Server | MCPServer):
-        # The user's own object: its annotations count as the operator's configuration.
-        config = ServerConfig(name=name, trust_annotations=True)
+        # The user's own object: its annotations and methods count as the operator's configuration.
+        config = ServerConfig(name=name, trust_annotations=True, methods=("*",), pin="off")
         return McpUpstream(config, in_process(cast("MCPServer", thing)), tasks=tasks)
     return None
 

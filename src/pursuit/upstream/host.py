@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,18 +25,59 @@ from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.pool import Pool
 from pursuit.upstream.resource_tools import is_resource_tool, read
 
+LISTINGS = "listings"
+"""The attribute of an upstream that counts its lists, where they may change."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class MissionTools:
-    """Implements the engine's port `Tools`; `asking` says whether policy may ask a person at all."""
+    """Implements the engine's port `Tools`; `asking` says whether policy may ask a person at all.
+
+    The catalogue follows the lists of the servers; `names` are the tools of the mission.
+    """
 
     pool: Pool
     catalogue: Catalogue
     layers: Layers
     asking: bool
+    names: Sequence[str] = ()
     later: TaskCalls | None = None
+    listings: dict[str, int] = field(default_factory=dict[str, int], repr=False)
+    """Which list of each server the catalogue has; servers whose tools never change are not in it."""
     _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
     """The ruling about each tool that no rule judges by its arguments: the layers do not change."""
+
+    async def refresh(self, names: Iterable[str]) -> None:
+        """Takes over the lists of the servers of these tools that are newer than the catalogue.
+
+        A tool whose definition is the same stays, with its compiled schema. A server that cannot be asked now keeps
+        its tools: the call fails, or does not.
+        """
+        for server in {name.partition(".")[0] for name in names}:
+            if server not in self.listings:
+                continue
+            upstream = self.pool.upstream(server)
+            with suppress(UpstreamUnavailable):
+                listed = await upstream.tools()
+                number: int = getattr(upstream, LISTINGS)
+                # A changed tool is looked at again: the operator may have accepted it.
+                if number != self.listings[server] or any(tool.changes is not None for tool in listed):
+                    self.listings[server] = number
+                    await self._take_over(server, listed)
+
+    async def _take_over(self, server: str, listed: Sequence[Tool]) -> None:
+        before = {tool.name: tool for tool in self.catalogue if tool.server == server}
+        own = {name: tool for name, tool in before.items() if tool.method != "tools/call"}
+        for tool in listed:
+            fresh = tool if self.pool.pins is None else await self.pool.pins.look_again(tool)
+            known = before.get(tool.name)
+            same = known is not None and (known.digest, known.changes) == (fresh.digest, fresh.changes)
+            own[tool.name] = known if known is not None and same else fresh
+        if own != before:
+            others = {name: tool for name, tool in self.catalogue.tools.items() if tool.server != server}
+            tools = {**others, **{tool.qualified: tool for tool in own.values()}}
+            self.catalogue = Catalogue(tools=tools, failures=self.catalogue.failures, warnings=self.catalogue.warnings)
+            self.asking = may_ask(self.layers, [tools[name] for name in self.names if name in tools])
 
     def get(self, name: str) -> Tool | None:
         """The tool, or None if its server does not offer it now."""
@@ -158,5 +200,15 @@ class ToolHost:
         layers = self.layers(names, policy, *self.caller_layers(*callers))
         offered = [tool for name in names if (tool := catalogue.tools.get(name)) is not None]
         return MissionTools(
-            pool=self.pool, catalogue=catalogue, layers=layers, asking=may_ask(layers, offered), later=self.later
+            pool=self.pool,
+            catalogue=catalogue,
+            layers=layers,
+            asking=may_ask(layers, offered),
+            names=names,
+            later=self.later,
+            listings={
+                name: number
+                for name in servers
+                if (number := getattr(self.pool.upstream(name), LISTINGS, None)) is not None
+            },
         )

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from pursuit.config.servers import ServerConfig
+from pursuit.core.pins import digest_of
 from pursuit.core.tools import Tool
 from pursuit.policy.traits import traits
 from pursuit.upstream.known_servers import KnownServer, recognised
@@ -76,6 +77,7 @@ def _read_entry(
             operators=config.operators,
         ),
         definition=definition,
+        digest=digest_of(definition),
         long=_is_long(config, name, definition, tasks),
         operators=config.operators,
     )

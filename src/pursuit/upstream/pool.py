@@ -23,6 +23,7 @@ from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationF
 from pursuit.policy.rules import NetworkRules, Rule, network_ruling
 from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.listing import is_offered
+from pursuit.upstream.pins import Pins
 from pursuit.upstream.resource_tools import reading_tools
 
 CLOSE_SECONDS = 10.0
@@ -48,8 +49,10 @@ class Pool:
         inproc: Mapping[str, Any] | None = None,
         *,
         network: NetworkRules | None = None,
+        pins: Pins | None = None,
     ) -> None:
         self._network = network or NetworkRules()
+        self.pins = pins
         self._things: dict[str, Any] = {}
         self._upstreams: dict[str, Upstream] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -97,7 +100,7 @@ class Pool:
         # The SDK takes a second to import: functions alone do without it.
         from pursuit.upstream.factory import mcp_upstream  # noqa: PLC0415 - see above
 
-        upstream = mcp_upstream(name, thing, self._tasks, network=self._network)
+        upstream = mcp_upstream(name, thing, self._tasks, network=self._network, pins=self.pins)
         if upstream is not None:
             return upstream
         if callable(thing):

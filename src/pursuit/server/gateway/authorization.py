@@ -11,24 +11,35 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
+from pursuit.config.servers import ServerConfig
 from pursuit.core.events import Channel
-from pursuit.core.gateway_events import GatewayOutcome, narrow_scope
+from pursuit.core.gateway_events import GatewayOutcome, bound_tool, narrow_scope
 from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
 from pursuit.errors import LedgerUnavailable
 from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_request
-from pursuit.policy.traits import LONGEST_FORM, is_cut, tool_approval_description, whole_question
+from pursuit.policy.traits import (
+    LONGEST_FORM,
+    changes_description,
+    is_cut,
+    tool_approval_description,
+    whole_question,
+)
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
-from pursuit.server.errors import as_object, caller_of, elicitation_channel
+from pursuit.server.errors import Context, as_object, caller_of, elicitation_channel, sendable
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
 from pursuit.service.audit import Audit, Caller
 from pursuit.service.gateway_journal import GatewayJournal
+from pursuit.upstream.pins import Pins
 from pursuit.upstream.resource_tools import READ_TRAITS
 
 FORM = approval_schema(where="until the gateway ends")
@@ -68,7 +79,7 @@ class Authorization:
     @property
     def scope(self) -> str:
         """What an approval of this call covers."""
-        return narrow_scope(self.caller.scope, self.tool.qualified, self.arguments)
+        return narrow_scope(self.caller.scope, bound_tool(self.tool.qualified, self.tool.digest), self.arguments)
 
 
 class Authorizer:
@@ -80,9 +91,11 @@ class Authorizer:
         journal: GatewayJournal,
         audit: Audit,
         channels: Collection[Channel],
+        pins: Pins | None,
     ) -> None:
         self._layers = layers
         self._channels = channels
+        self._pins = pins
         self._journal = journal
         self._audit = audit
         self._tickets: dict[str, str] = {}
@@ -91,20 +104,38 @@ class Authorizer:
         """Whether policy allows a call without an approval."""
         return decide(self._layers(caller_of(request.ctx)), tool, arguments).decision == "allow"
 
-    async def denied(self, request: ClientRequest, server: str, method: str) -> str | None:
-        """Why policy denies a request that is no call, or None. Its tool is named after its method."""
-        caller, traits = caller_of(request.ctx), READ_TRAITS if method in READING_METHODS else Traits()
-        tool = Tool(server=server, name=method, input_schema={}, definition={}, traits=traits, method=method)
-        ruling = decide_request(self._layers(caller), tool, request.params)
+    async def denied(self, ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> str | None:
+        """Why policy denies a request that is no call, with these parameters for the server, or None."""
+        call = _request(ctx, server, method, params)
+        ruling = decide_request(self._layers(call.caller), call.tool, call.arguments)
         if ruling.decision == "allow":
             return None
         asks = ", and only for a call of a tool can a person be asked" if ruling.decision == "ask" else ""
-        call = Authorization(tool=tool, arguments=request.params, caller=caller)
-        why = f"{tool.qualified} is denied by policy: {ruling.reason}{asks}"
+        why = f"{call.tool.qualified} is denied by policy: {ruling.reason}{asks}"
         return (await self._refused(call, why)).refusal
+
+    @asynccontextmanager
+    async def custom(self, ctx: Context, config: ServerConfig, *, relayed: bool = False) -> AsyncGenerator[Note | None]:
+        """Records a request or notification outside of the protocol, before and after.
+
+        Raises `MCPError` if the server's configuration does not list its method, or, unless it is `relayed`, policy
+        denies it.
+        """
+        method, params = ctx.method, ctx.params or {}
+        call = _request(ctx, config.name, method, params)
+        if not any(fnmatchcase(method, pattern) for pattern in config.methods):
+            why = f"{sendable(method)} is not in the protocol, and servers.{config.name}.methods does not list it"
+            await self._refused(call, why)
+            raise MCPError(METHOD_NOT_FOUND, why)
+        if not relayed and (why := await self.denied(ctx, config.name, method, params)) is not None:
+            raise MCPError(INVALID_REQUEST, why)
+        async with self.recorded(call) as note:
+            yield note
 
     async def authorize(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> Authorization:
         """Decides about a call; asks the client's user if policy requires an approval and that user may give it."""
+        if tool.changes is not None and self._pins is not None:
+            tool = await self._pins.look_again(tool)
         call = Authorization(tool=tool, arguments=arguments, caller=caller_of(request.ctx))
         if request.operator:
             # No approval is needed for the operator's own call; a denial holds.
@@ -126,21 +157,26 @@ class Authorizer:
 
     async def _ask(self, request: ClientRequest, call: Authorization, ruling: Ruling) -> Authorization:
         """Looks for an approval in the ledger, and asks for one if there is none."""
-        name, reason = call.tool.qualified, ruling.reason
-        description = tool_approval_description(call.tool, call.arguments, reason)
+        name, reason, changes = call.tool.qualified, ruling.reason, ruling.changes
+        description = (
+            tool_approval_description(call.tool, call.arguments, reason)
+            if changes is None
+            else changes_description(changes)
+        )
         ask = partial(
             self._journal.ask,
-            name,
+            call.tool,
             call.arguments,
             description=description,
             reason=reason,
             caller=call.caller,
             require=ruling.require,
-            cut=is_cut(call.arguments),
+            cut=changes is None and is_cut(call.arguments),
+            changes=changes,
         )
         question = await ask()
         channel = elicitation_channel(request.ctx, self._channels) if request.client.has_forms else None
-        text = whole_question(description, call.arguments)
+        text = whole_question(description, call.arguments) if changes is None else description
         if question.granted is None and channel is not None and len(text) <= LONGEST_FORM:
             asking = await self._elicit(request, question.approval_id, text, call.caller, channel)
             if asking is not None:
@@ -156,6 +192,8 @@ class Authorizer:
             return await self._refused(call, how)
         if not question.granted:
             return await self._refused(call, f"{name} was denied by {question.by or 'a person'}")
+        if changes is not None:  # the tool is accepted; whether this call may be made is another question
+            return await self.authorize(request, replace(call.tool, changes=None), call.arguments)
         return replace(call, approved=True, round_trip=_round_trip(request.params))
 
     async def _elicit(
@@ -245,6 +283,14 @@ class Authorizer:
                 except LedgerUnavailable as error:
                     # The call was made: its client gets the result, and the record says that the outcome is unknown.
                     _log.error("the outcome of %s could not be recorded: %s", call_id, error.message)
+
+
+def _request(ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> Authorization:
+    """A request that is no call; its tool is named after its method."""
+    traits = READ_TRAITS if method in READING_METHODS else Traits()
+    tool = Tool(server=server, name=method, input_schema={}, definition={}, traits=traits, method=method)
+    arguments = {key: value for key, value in params.items() if key != "_meta"}
+    return Authorization(tool=tool, arguments=arguments, caller=caller_of(ctx))
 
 
 def denial(policy: OperatorPolicy, tool: Tool, arguments: Mapping[str, Any]) -> str | None:

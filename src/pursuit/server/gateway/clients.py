@@ -25,7 +25,7 @@ from pursuit.server.errors import Context, as_object, connection_of, is_modern, 
 from pursuit.upstream.transport import NotificationQueue
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-_INTERACTIVE = ("elicitation", "sampling", "roots", "tasks")
+INTERACTIVE = ("elicitation", "sampling", "roots", "tasks")
 _CLIENT_META_KEYS = ("progressToken", LOG_LEVEL_META_KEY)
 
 
@@ -115,7 +115,7 @@ class Client:
     @property
     def interactive(self) -> bool:
         """Whether a server may send it requests."""
-        return any(self.capabilities.get(one) is not None for one in _INTERACTIVE)
+        return any(self.capabilities.get(one) is not None for one in INTERACTIVE)
 
     def encodable(self, message: Any) -> Any:
         """A part of a message that can be sent to this client."""

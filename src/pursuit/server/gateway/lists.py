@@ -7,7 +7,7 @@ a server that cannot be reached.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import anyio
@@ -17,7 +17,7 @@ from mcp_types import METHOD_NOT_FOUND
 from pursuit.core.tools import CallFailed, Tool
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.server.errors import as_object
-from pursuit.server.gateway.clients import ClientRequest
+from pursuit.server.gateway.clients import INTERACTIVE, ClientRequest
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import LONGEST_NAME, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
@@ -72,7 +72,8 @@ class Lists:
 
     async def find(self, request: ClientRequest, server: str, tool: str) -> Tool | None:
         """A tool by its server's own name for it, as this client sees it."""
-        for one in await self._upstreams[server].tools():
+        shared = await self._upstreams[server].tools()
+        for one in shared:
             if one.name == tool:
                 return one
         if request.client.modern and not request.client.interactive:
@@ -82,7 +83,18 @@ class Lists:
             # A server may show more tools to clients with more capabilities.
             await self._all_pages(_list_tools(request), server)
             known = self._listed.get(server, {}).get(tool)
-        return None if known is None else known[1]
+        return None if known is None else await self._checked(request, server, known[1], shared)
+
+    async def _checked(self, request: ClientRequest, server: str, tool: Tool, shared: Sequence[Tool]) -> Tool:
+        """A tool that not all clients see, compared with what is pinned for clients like this one."""
+        upstream = self._upstreams[server]
+        if upstream.pins is None:
+            return tool
+        names = {one.name for one in shared}
+        extra = [one for _, one in self._listed.get(server, {}).values() if one.name not in names]
+        view = "for " + " ".join(one for one in INTERACTIVE if request.client.can(one))
+        found, _ = await upstream.pins.check(upstream.config, extra, view=view)
+        return next((one for one in found if one.name == tool.name), tool)
 
     def changed(self, server: str | None = None) -> None:
         """Forgets the tools of a server, or of all servers."""

@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from pursuit.core.tools import AnswerFn, InitializeResult, NotifyFn, UpstreamError
-from pursuit.server.errors import NEEDED_CAPABILITY, as_object, is_modern
+from pursuit.server.errors import NEEDED_CAPABILITY, Context, as_object, is_modern
 from pursuit.server.gateway.clients import Client, ClientRequest
 from pursuit.server.gateway.pending_input import PROGRESS, PendingCalls, Progress
 from pursuit.server.gateway.protocol_versions import (
@@ -53,8 +53,8 @@ UNGUARDED = frozenset(
 )
 """What any server gets: lists, which all clients see, and calls, which the authorizer has let pass."""
 
-Denied = Callable[[ClientRequest, str, str], Awaitable[str | None]]
-"""Why a server, by name, gets no request of this client by this method, or None."""
+Denied = Callable[[Context, str, str, Mapping[str, Any]], Awaitable[str | None]]
+"""Why a server, by name, gets no request of this client by this method with these parameters, or None."""
 
 Note = Callable[[Mapping[str, Any]], None]
 Around = Callable[[], AbstractAsyncContextManager[Note | None]]
@@ -75,7 +75,7 @@ class Relay:
     ) -> dict[str, Any]:
         """The server's result. Raises `MCPError` for the server's error, `CallFailed` or `UpstreamUnavailable`."""
         if request.method not in UNGUARDED:
-            await self.require(request, upstream.name)
+            await self.require(request, upstream.name, params)
         if request.method in READS:
             request.timeout.seconds = upstream.config.timeouts.read
         to_modern = request.client.modern
@@ -101,9 +101,14 @@ class Relay:
         from_modern = is_modern(about.protocol_version)
         return result_for(request.method, result, to_modern=to_modern, from_modern=from_modern, info=about.server_info)
 
-    async def require(self, request: ClientRequest, server: str, method: str | None = None) -> None:
-        """Raises `MCPError` if policy denies this client a request, of this method or its own, to a server."""
-        why = await self._denied(request, server, method or request.method)
+    async def require(
+        self, request: ClientRequest, server: str, params: Mapping[str, Any], method: str | None = None
+    ) -> None:
+        """Raises `MCPError` if policy denies this client a request, of this method or its own, to a server.
+
+        `params` are those that the server gets: a rule about a URI is about the server's own.
+        """
+        why = await self._denied(request.ctx, server, method or request.method, params)
         if why is not None:
             raise MCPError(INVALID_REQUEST, why)
 

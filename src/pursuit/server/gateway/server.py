@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -72,6 +72,9 @@ _UNREACHABLE: Mapping[str, Any] = {
 _ROUTED = frozenset({"tools", "resources", "prompts", "completions", "logging"})
 """The capabilities of several servers: the gateway knows which server such a request belongs to."""
 
+_FORWARDED = frozenset({"notifications/progress", "notifications/roots/list_changed"})
+"""The notifications of clients that the protocol defines for servers, besides those that the gateway answers itself."""
+
 _log = logging.getLogger(__name__)
 
 Found = Mapping[str, InitializeResult | None]
@@ -105,7 +108,9 @@ class Gateway:
             patience=runtime.toolbox.settings.approval_timeout,
         )
         self._channels = runtime.service.channels
-        authorizer = Authorizer(self._layers, self._journal, self._audit, self._channels)
+        authorizer = self._authorizer = Authorizer(
+            self._layers, self._journal, self._audit, self._channels, runtime.toolbox.host.pool.pins
+        )
         self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), authorizer.denied)
         self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
         resources = Resources(self.upstreams, self._relay, limits)
@@ -213,8 +218,10 @@ class Gateway:
         return modern_result(ctx.method, result, self.info) if client.modern and "resultType" not in result else result
 
     async def _relay_unknown(self, request: ClientRequest) -> dict[str, Any]:
-        """A method that the protocol does not define goes to the only server as it is."""
-        return await self._relay.send(request, self.upstreams.only, request.params)
+        """A method that the protocol does not define goes to the only server if the configuration lists it."""
+        upstream = self.upstreams.only
+        recorded = partial(self._authorizer.custom, request.ctx, upstream.config, relayed=True)
+        return await self._relay.send(request, upstream, request.params, around=recorded)
 
     async def _initialize(self, ctx: Context) -> dict[str, Any]:
         session = self._clients.initialize(ctx)
@@ -248,10 +255,23 @@ class Gateway:
                 client.ready.set()
                 self._tasks.start_soon(self._serve_session, client)
             elif ctx.method != "notifications/cancelled":
-                for route in self._routing.routes_of(client):
-                    if route.channel is not None:
-                        await route.channel.notify(ctx.method, ctx.params)
+                await self._forward(ctx, client)
         return await call_next(ctx)
+
+    async def _forward(self, ctx: Context, client: ClientSession) -> None:
+        """Sends a notification of a client to its servers; one outside of the protocol as a custom request."""
+        for route in self._routing.routes_of(client):
+            upstream = self.upstreams.get(route.server)
+            if route.channel is None or upstream is None:
+                continue
+            if ctx.method in _FORWARDED:
+                await route.channel.notify(ctx.method, ctx.params)
+                continue
+            with suppress(MCPError, CallFailed):  # a notification has no answer; a refusal is in the audit
+                async with self._authorizer.custom(ctx, upstream.config) as note:
+                    await route.channel.notify(ctx.method, ctx.params)
+                    if note is not None:
+                        note({})
 
     async def _serve_session(self, session: ClientSession) -> None:
         """Sends a client its notifications until it goes."""

@@ -154,8 +154,9 @@ class Subscriptions:
         wanted = {key: value for key, value in as_object(given).items() if value not in (None, False, [])}
         parts = await self._parts(wanted)
         for server, part in parts.items():
-            if part.wanted.get("resourceSubscriptions"):
-                await self.relay.require(request, server, "resources/subscribe")
+            uris: Any = part.wanted.get("resourceSubscriptions") or ()
+            for uri in cast("Sequence[Any]", uris) if isinstance(uris, list | tuple) else [uris]:
+                await self.relay.require(request, server, {"uri": uri}, "resources/subscribe")
         send = NotificationQueue(LIMITS.queued)
         outcome: list[Exception] = []
         async with anyio.create_task_group() as tasks:
@@ -277,7 +278,7 @@ class Subscriptions:
         if found is None:
             return await self.resources.request_resource(request)
         server, own = found
-        await self.relay.require(request, server)
+        await self.relay.require(request, server, {"uri": own})
         uri, session = cast("str", request.params["uri"]), request.client
         if isinstance(session, ClientSession) and (session, uri) not in self._held:
             self._held[session, uri] = anyio.CancelScope()

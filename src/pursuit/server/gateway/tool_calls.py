@@ -38,6 +38,7 @@ from pursuit.tasks.record import finite
 from pursuit.upstream.client import TASK_TTL_MS
 from pursuit.upstream.fixed_patterns import WORD
 from pursuit.upstream.listing import is_offered
+from pursuit.upstream.pins import unlisted
 from pursuit.upstream.tasks import task_generation, task_support
 
 SEARCH_SERVER = "tools"
@@ -128,7 +129,14 @@ class ToolCalls:
         if tool is None:
             # The policy decides about a tool that its server does not list, of which nothing else is known.
             config = upstream.config
-            tool = Tool(server=call.server, name=call.name, input_schema={}, definition={}, operators=config.operators)
+            tool = Tool(
+                server=call.server,
+                name=call.name,
+                input_schema={},
+                definition={},
+                operators=config.operators,
+                changes=None if config.pin == "off" else unlisted(config, call.name),
+            )
             passes = request.operator or self.authorizer.allows(request, tool, arguments)
             if not is_offered(config, call.name) or not passes:
                 shown = self.upstreams.names.qualified(call.server, call.name)

@@ -20,10 +20,11 @@ from mcp.server.lowlevel import Server
 
 from pursuit import __version__
 from pursuit.config.configuration import Configuration
+from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import Tool
 from pursuit.errors import PolicyDenied
 from pursuit.policy.rules import Layers, Mode, decide_own
-from pursuit.problems.attempts import Attempt, new_attempt_id, shared_attempt_id
+from pursuit.problems.attempts import Attempt, attempt_of, new_attempt_id, shared_attempt_id
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
@@ -33,13 +34,19 @@ from pursuit.server.gateway.server import open_gateway
 from pursuit.server.gateway.upstreams import GatewayLimits, GatewayOptions
 from pursuit.server.problems.handler import HELLO_SECONDS, ProblemCalls, ProblemHandler, info_of
 from pursuit.server.problems.listing import UpstreamListing
-from pursuit.server.problems.session_manager import IDLE_SECONDS, MOST_CLIENTS, SessionManager
+from pursuit.server.problems.session_manager import IDLE_SECONDS, MOST_CLIENTS, AttemptClient, SessionManager
 from pursuit.server.problems.submission import Submission
+
+NESTED = "PURSUIT_NESTED_PROBLEM"
+"""The variable that tells a served problem that it is the server of another one: its attempts are no caller's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemOptions:
     """How a problem is served. `config` gives the operator's policy, and nothing else; `mode` overrides its mode.
+
+    `subject` is the caller whose attempt it is, if no `attempt_id` says which: its last attempt goes on until it is
+    over. Without either the attempt is a new one.
 
     An operator who serves a problem lets agents use its tools: without a `mode` no approvals are needed, though denials
     hold. `look_seconds`: how long a server that answered before delays a request. `submit_wait_seconds`: how long a
@@ -54,6 +61,7 @@ class ProblemOptions:
     attempt_id: str | None = None
     label: str = ""
     mission: str | None = None
+    subject: str | None = None
     most_clients: int = MOST_CLIENTS
     idle_seconds: float = IDLE_SECONDS
     look_seconds: float = 5.0
@@ -70,8 +78,11 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
     chosen = options or ProblemOptions()
     _check_scorer(problem, chosen)
 
-    def open_handler(attempt_id: str, alone: bool, who: str) -> AbstractAsyncContextManager[ProblemHandler]:
-        return open_problem(problem, replace(chosen, attempt_id=attempt_id, label=chosen.label or who), alone=alone)
+    def open_handler(client: AttemptClient) -> AbstractAsyncContextManager[ProblemHandler]:
+        options = replace(
+            chosen, attempt_id=client.attempt_id, label=chosen.label or client.who, subject=client.subject
+        )
+        return open_problem(problem, options, alone=client.alone)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[ProblemHandler | SessionManager]:
@@ -110,25 +121,31 @@ async def open_problem(
     problem: Manifest, options: ProblemOptions, *, alone: bool = True
 ) -> AsyncGenerator[ProblemHandler]:
     """Everything for one client of a problem, or for several at one attempt."""
-    attempt_id = options.attempt_id or (
-        shared_attempt_id(problem) if problem.visibility.shared_attempt else new_attempt_id()
-    )
+    attempt_id, number = options.attempt_id, 1
+    if attempt_id is None and problem.visibility.shared_attempt:
+        attempt_id = shared_attempt_id(problem)
     info = info_of(problem, options.server_name)
     gateway_options = GatewayOptions(
         alone=alone, reloads=False, info=info, hello_seconds=HELLO_SECONDS, limits=options.limits
     )
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(_runtime(problem, options))
+        ledger = runtime.service.ledger
+        begun = attempt_id is not None and (options.subject is None or await ledger.row(attempt_id) is not None)
+        if not begun and options.subject is not None:
+            attempt_id, number = await attempt_of(ledger, time.time, problem, options.subject)
         sandbox = await stack.enter_async_context(Sandbox())
         gateway = await stack.enter_async_context(open_gateway(runtime, gateway_options))
         attempt = Attempt(
-            runtime.service.ledger,
+            ledger,
             time.time,
             problem,
-            attempt_id,
+            attempt_id or new_attempt_id(),
             by=str(runtime.service.caller),
             label=options.label,
             mission=options.mission,
+            subject=options.subject,
+            number=number,
         )
         await attempt.refresh()
         # A scorer may take its time: no client waits for it in vain, and closing waits for it.
@@ -177,8 +194,12 @@ def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:
 def _runtime(problem: Manifest, options: ProblemOptions) -> Runtime:
     """A runtime with the operator's policy and the problem's own server only."""
     given = options.config or Configuration()
-    # The server's stderr may be about the scorer, and agents read why a call failed.
-    servers = {} if problem.server is None else {UPSTREAM: replace(problem.server, discreet=True)}
+    servers: dict[str, ServerConfig] = {}
+    if problem.server is not None:
+        # The server's stderr may be about the scorer, and agents read why a call failed. If it is a served problem
+        # itself, each of its processes belongs to one attempt here.
+        env = {**problem.server.env, NESTED: "1"} if problem.server.command else problem.server.env
+        servers[UPSTREAM] = replace(problem.server, discreet=True, pin="off", env=env)
     configuration = replace(given, servers=servers, commands={}, checks={})
     # A problem without a server gets one without tools, so that all else is the same.
     own: dict[str, Any] = {} if servers else {UPSTREAM: []}

@@ -1,21 +1,20 @@
-"""Serves many clients at one problem over HTTP: a handler and an attempt for each.
+"""Serves many clients at one problem over HTTP: a handler for each, and an attempt for each caller.
 
-A legacy client is its session. A modern client has none: it is its token, its name in the address
-(`/mcp?client=NAME`), or both. An idle handler may be closed; the attempt stays the same while this server runs.
+A caller is its token, or without tokens its name in the address (`/mcp?client=NAME`). Each session of a legacy client
+has a handler; a modern client, which has no session, has one while it is not idle. A caller that connects again goes on
+with its attempt. After its submission a new session of a legacy client, or a restart of this server, begins a further
+one.
 
-Invariant: two clients share an attempt only if the operator or the manifest says so. A client without a token or a name
+Invariant: two callers share an attempt only if the operator or the manifest says so. A client without a token or a name
 may read, and may not work.
 """
 
 from __future__ import annotations
 
-import hmac
 import logging
-import secrets
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import anyio
@@ -24,9 +23,8 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult
 
 from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.problems.attempts import PREFIX, new_attempt_id
 from pursuit.problems.brief import TOOL
-from pursuit.server.errors import Context, connection_of, is_modern, wire_error
+from pursuit.server.errors import Context, connection_of, is_modern, owner_of, wire_error
 from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.logs import event
 from pursuit.server.problems.handler import ProblemHandler
@@ -38,15 +36,28 @@ MOST_CLIENTS = 32
 IDLE_SECONDS = 1_800.0
 LONGEST_LABEL = 100
 _SHARED: Hashable = "all"
-_ANONYMOUS: Hashable = ("", "")
 _UNKNOWN_CLIENT = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
-    "its own (/mcp?client=NAME), or a token (--require-token)"
+    "its own (/mcp?client=NAME), or a token of its own (`pursuit token`)"
 )
 _log = logging.getLogger(__name__)
 
-OpenHandler = Callable[[str, bool, str], AbstractAsyncContextManager[ProblemHandler]]
-"""Opens a handler for an attempt, given whether it has one client only, and who that is."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptClient:
+    """A client of a problem: who it is for people and for the ledger, and its attempt if that is known.
+
+    `alone`: the attempt has one client only.
+    """
+
+    who: str = ""
+    subject: str | None = None
+    attempt_id: str | None = None
+    alone: bool = True
+
+
+OpenHandler = Callable[[AttemptClient], AbstractAsyncContextManager[ProblemHandler]]
+"""Opens a handler for a client."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,9 +71,7 @@ class _Opened:
 class _Session:
     """One client; `lasting` if only the end of its MCP session closes it. `busy` is its number of requests."""
 
-    attempt_id: str
-    who: str = ""
-    alone: bool = True
+    client: AttemptClient
     lasting: bool = False
     opened: _Opened | None = None
     opening: anyio.Lock = field(default_factory=anyio.Lock)
@@ -80,7 +89,8 @@ class SessionManager:
     shared: str | None = None
     most: int = MOST_CLIENTS
     idle_seconds: float = IDLE_SECONDS
-    _secret: bytes = field(init=False, default_factory=partial(secrets.token_bytes, 32))
+    _attempts: dict[Hashable, str] = field(init=False, default_factory=dict[Hashable, str])
+    """The attempt of each modern client, which stays the same while this server runs."""
     _sessions: dict[Hashable, _Session] = field(init=False, default_factory=dict[Hashable, _Session])
     _open: int = field(init=False, default=0)
     _closing: set[anyio.Event] = field(init=False, default_factory=set[anyio.Event])
@@ -90,8 +100,10 @@ class SessionManager:
         key, session = self._session(ctx)
         if ctx.request_id is None and session.opened is None:
             return await call_next(ctx)
-        if key == _ANONYMOUS and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
-            return modern_result(ctx.method, refusal(_UNKNOWN_CLIENT), self.info)
+        anonymous = session.client.subject is None and self.shared is None
+        if anonymous and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
+            refused = refusal(_UNKNOWN_CLIENT)
+            return modern_result(ctx.method, refused, self.info) if is_modern(ctx.protocol_version) else refused
         session.busy += 1
         try:
             handler = await self._handler(session)
@@ -112,24 +124,22 @@ class SessionManager:
         if known is not None:
             return key, known
         if key == _SHARED:
-            session = _Session(attempt_id=self.shared or new_attempt_id(), alone=False, lasting=True)
-        elif is_modern(ctx.protocol_version):
-            # The attempt's id depends on the key only, so that a client finds its attempt when it was idle.
-            digest = hmac.digest(self._secret, repr(key).encode(errors="replace"), "sha256").hex()
-            session = _Session(attempt_id=PREFIX + digest[:32], who=_who(ctx), alone=key != _ANONYMOUS)
+            session = _Session(client=AttemptClient(attempt_id=self.shared, alone=False), lasting=True)
         else:
-            session = _Session(attempt_id=new_attempt_id(), who=_who(ctx), lasting=True)
-            connection_of(ctx).exit_stack.callback(self._ended, key)
+            subject, modern = _subject(ctx), is_modern(ctx.protocol_version)
+            known_id = self._attempts.get(key) if modern else None
+            alone = subject is not None
+            client = AttemptClient(who=_who(ctx), subject=subject, attempt_id=known_id, alone=alone)
+            session = _Session(client=client, lasting=not modern)
+            if not modern:
+                connection_of(ctx).exit_stack.callback(self._ended, key)
         self._sessions[key] = session
         return key, session
 
     def _key(self, ctx: Context) -> Hashable:
         if self.shared is not None:
             return _SHARED
-        if not is_modern(ctx.protocol_version):
-            return connection_of(ctx)
-        token = get_access_token()
-        return ("" if token is None else token.subject or token.client_id, _name_in_address(ctx))
+        return _subject(ctx) if is_modern(ctx.protocol_version) else connection_of(ctx)
 
     def _ended(self, key: Hashable) -> None:
         """Closes the handler of an MCP session that has ended."""
@@ -148,6 +158,8 @@ class SessionManager:
                 self._open += 1
                 opened: _Opened = await self.tasks.start(self._hold, session)
                 session.opened = opened
+                if session.client.subject is not None and not session.lasting:
+                    self._attempts[session.client.subject] = opened.handler.submission.attempt.attempt_id
             return session.opened.handler
 
     async def _check_limit(self) -> None:
@@ -185,20 +197,35 @@ class SessionManager:
         close, closed = anyio.Event(), anyio.Event()
         opened: _Opened | None = None
         try:
-            async with self.open_handler(session.attempt_id, session.alone, session.who) as handler:
+            async with self.open_handler(session.client) as handler:
                 opened = _Opened(handler, close, closed)
                 task_status.started(opened)
                 await close.wait()
         except Exception as error:  # a failure of one handler does not reach the others
             if opened is None:
                 raise
-            event(_log, logging.ERROR, "a session failed", attempt=session.attempt_id, why=repr(error))
+            event(
+                _log,
+                logging.ERROR,
+                "a session failed",
+                attempt=opened.handler.submission.attempt.attempt_id,
+                why=repr(error),
+            )
         finally:
             self._open -= 1
             if session.opened is opened:
                 session.opened = None
             self._closing.discard(closed)
             closed.set()
+
+
+def _subject(ctx: Context) -> str | None:
+    """The caller: its token, else the name that it gives itself; a token has one attempt, whatever its name."""
+    token = get_access_token()
+    if token is not None:
+        return owner_of(token)
+    name = _name_in_address(ctx)
+    return f"name:{name}" if name else None
 
 
 def _name_in_address(ctx: Context) -> str:

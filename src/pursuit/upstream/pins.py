@@ -1,0 +1,214 @@
+"""Compares each list of a server with the definitions that are pinned in the ledger.
+
+Trust on first use: the first list is pinned silently. After that a tool that needs a grant, before or after, counts as
+changed until the operator accepts it; any other one changes with a notice.
+
+Invariant: a digest is computed when a tool is listed. The ledger is read for a list and for a call of a changed tool,
+never for a call of an unchanged one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import msgspec
+
+from pursuit.config.servers import ServerConfig
+from pursuit.core.pins import (
+    PINS,
+    AnyPinEvent,
+    Changes,
+    How,
+    PinState,
+    ToolsChanged,
+    ToolsPinned,
+    decode_pin,
+    definition_of,
+    difference,
+    encode_pin,
+)
+from pursuit.core.tools import Tool
+from pursuit.errors import LedgerUnavailable
+from pursuit.ledger.contract import ANY, Draft, Ledger
+from pursuit.policy.traits import printable
+from pursuit.upstream.listing import read_listing
+
+LONGEST_DEFINITION = 64 << 10
+MOST_BYTES = 4 << 20
+"""Of one event: what is longer is pinned by its digest alone, and its changes are not shown in full."""
+MOST_CHANGES = 200
+"""Recorded for one server: one that changes with every list must not fill the ledger."""
+FIRST_USE = "first use"
+
+_log = logging.getLogger(__name__)
+
+
+class Pins:
+    """The pins of one ledger; `now` is the wall clock."""
+
+    def __init__(self, ledger: Ledger, now: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._state = PinState()
+        self._head = 0
+        self._lock = anyio.Lock()
+
+    async def check(
+        self, config: ServerConfig, tools: Sequence[Tool], *, view: str = ""
+    ) -> tuple[list[Tool], list[str]]:
+        """The tools, each changed one with the changes of its server; and a notice for each that needs no grant.
+
+        `view` names what a server shows only to clients with more capabilities: that is pinned apart.
+        """
+        if config.pin == "off" or not config.operators:
+            return list(tools), []
+        server = f"{config.name} {view}" if view else config.name
+        key = (str(config.base or ""), server)
+        async with self._lock:
+            if not self._all_pinned(key, tools):
+                await self._refresh()
+            if key not in self._state.pinned:
+                await self._pin(key, tools, "first", FIRST_USE)
+                return list(tools), []
+            pinned = self._state.pinned[key]
+            other = [tool for tool in tools if pinned.get(_key(tool)) != tool.digest]
+            harmless = [tool for tool in other if self._needs_no_grant(config, pinned, tool)]
+            notices = [
+                f"{printable(tool.qualified)}: its definition {'changed' if _key(tool) in pinned else 'was added'};"
+                " it only reads, before and after, so this is a notice"
+                for tool in harmless
+            ]
+            changed = [tool for tool in other if tool not in harmless]
+            changes = self._changes(config, key, changed) if changed else None
+            if harmless:
+                await self._pin(key, harmless, "notice", "notice: needs no approval")
+            if changed:
+                await self._seen(key, changed)
+        for notice in notices:
+            _log.warning("%s", notice)
+        names = {tool.name for tool in changed}
+        return [replace(tool, changes=changes) if tool.name in names else tool for tool in tools], notices
+
+    async def look_again(self, tool: Tool) -> Tool:
+        """A changed tool as it is now: the operator may have accepted it, in any process."""
+        changes = tool.changes
+        if changes is None:
+            return tool
+        async with self._lock:
+            await self._refresh()
+        pinned = self._state.pinned.get((changes.folder, changes.server), {})
+        return replace(tool, changes=None) if pinned.get(_key(tool)) == tool.digest else tool
+
+    async def accept(self, changes: Changes, *, by: str) -> None:
+        """Records that the operator accepts the changes of a server."""
+        await accept(self._ledger, changes.what, at=self._now(), by=by)
+
+    def _all_pinned(self, key: tuple[str, str], tools: Sequence[Tool]) -> bool:
+        pinned = self._state.pinned.get(key)
+        return pinned is not None and all(pinned.get(_key(tool)) == tool.digest for tool in tools)
+
+    def _needs_no_grant(self, config: ServerConfig, pinned: Mapping[str, str], tool: Tool) -> bool:
+        """Whether a tool only reads, before and after; of an added one there is no before."""
+        if not tool.traits.read_only:
+            return False
+        if _key(tool) not in pinned:
+            return True
+        before = self._state.definitions.get(pinned[_key(tool)])
+        return before is not None and all(earlier.traits.read_only for earlier in read_listing(config, [before])[0])
+
+    def _changes(self, config: ServerConfig, key: tuple[str, str], tools: Sequence[Tool]) -> Changes:
+        pinned = self._state.pinned[key]
+        lines: list[str] = []
+        for tool in tools:
+            before = self._state.definitions.get(pinned.get(_key(tool), ""))
+            now = definition_of(tool.definition)
+            lines += difference(tool.name, before, now, added=_key(tool) not in pinned)
+        return Changes(
+            server=key[1],
+            folder=key[0],
+            tools={_key(tool): tool.digest for tool in tools},
+            text="\n".join(printable(line) for line in lines),
+            denies=config.pin == "deny",
+        )
+
+    async def _pin(self, key: tuple[str, str], tools: Sequence[Tool], how: How, by: str) -> None:
+        event = ToolsPinned(
+            at=self._now(),
+            folder=key[0],
+            server=key[1],
+            tools={_key(tool): tool.digest for tool in tools},
+            definitions=self._to_keep(tools),
+            how=how,
+            by=by,
+        )
+        await self._append(key, event)
+
+    async def _seen(self, key: tuple[str, str], tools: Sequence[Tool]) -> None:
+        """Keeps definitions that are not accepted, so that a later difference can be shown."""
+        kept = self._to_keep(tools)
+        if kept:
+            await self._append(key, ToolsChanged(at=self._now(), folder=key[0], server=key[1], definitions=kept))
+
+    def _to_keep(self, tools: Sequence[Tool]) -> dict[str, Any]:
+        kept: dict[str, Any] = {}
+        size = 0
+        for tool in tools:
+            definition = definition_of(tool.definition)
+            length = _length(definition)
+            if tool.digest not in self._state.definitions and length <= LONGEST_DEFINITION:
+                size += length
+                if size <= MOST_BYTES:
+                    kept[tool.digest] = definition
+        return kept
+
+    async def _append(self, key: tuple[str, str], event: AnyPinEvent) -> None:
+        """Stores an event; where that cannot be done it holds for this process."""
+        if self._state.changed.get(key, 0) >= MOST_CHANGES:
+            self._state.apply(event)
+            return
+        try:
+            await store_pin(self._ledger, event)
+            await self._refresh()
+        except LedgerUnavailable as error:
+            _log.warning("the definitions of the tools of %s are not pinned: %s", event.server, error.message)
+            self._state.apply(event)
+
+    async def _refresh(self) -> None:
+        for stored in await self._ledger.read(PINS, self._head):
+            self._head = stored.seq
+            self._state.apply(decode_pin(stored.body))
+
+
+async def store_pin(ledger: Ledger, event: AnyPinEvent) -> None:
+    """Appends to the stream of the pins."""
+    await ledger.append(PINS, ANY, [Draft(*encode_pin(event))], kind=PINS, status="open")
+
+
+async def accept(ledger: Ledger, what: Mapping[str, Any], *, at: float, by: str) -> None:
+    """Records that the operator accepts these changes of a server: `Changes.what`."""
+    event = ToolsPinned(
+        at=at, server=what["server"], folder=what["folder"], tools=dict(what["tools"]), how="accepted", by=by
+    )
+    await store_pin(ledger, event)
+
+
+def unlisted(config: ServerConfig, tool: str) -> Changes:
+    """The change of a tool that its server does not list: no rule can have allowed what no one has seen."""
+    text = f"{printable(tool)} is not listed"
+    return Changes(server=config.name, folder="", tools={tool: ""}, text=text, denies=config.pin == "deny")
+
+
+def _key(tool: Tool) -> str:
+    """The name as the ledger can hold it: a server may send text that has no encoding."""
+    return tool.name.encode(errors="backslashreplace").decode()
+
+
+def _length(definition: Mapping[str, Any]) -> int:
+    try:
+        return len(msgspec.json.encode(definition))
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return LONGEST_DEFINITION + 1
