@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from pursuit.config.configuration import JSON_NAME, TOML_NAME, Configuration
-from pursuit.config.files import user_ledger
+from pursuit.config.files import databases_folder, user_ledger
 from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.servers import ServerConfig
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
 from pursuit.errors import Fault, NotTrusted, ValidationFailed
+from pursuit.ledger.opening import is_address, without_password
 
 TRUST_VARIABLE = "PURSUIT_TRUST"
 """With the value 1, everything is trusted and nothing is recorded: for CI."""
@@ -98,6 +99,8 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
     if (notify := configuration.notify) is not None:
         words = notify.command or (notify.webhook or "",)
         rows.append(started("notification", "of missions", words, webhook=notify.webhook))
+    if configuration.state is not None and is_address(configuration.state):
+        rows.append(started("ledger", "of missions", [without_password(configuration.state)]))
     if (oauth := configuration.oauth) is not None:
         believed = {"audience": oauth.audience, "resource": oauth.resource, "callers": dict(oauth.callers)}
         rows.append(started("issuer", "of tokens", [oauth.issuer], keys=oauth.jwks_uri, **believed))
@@ -239,8 +242,9 @@ def trust_path() -> Path:
 
 
 def _is_users(ledger: Path) -> bool:
-    """Whether it is the ledger in the user's own data folder, which no folder of others brings."""
-    return ledger.resolve() == user_ledger().resolve()
+    """Whether it is a ledger in the user's own data folder, which no folder of others brings."""
+    real = ledger.resolve()
+    return real == user_ledger().resolve() or databases_folder().resolve() in real.parents
 
 
 @dataclass(slots=True)

@@ -294,6 +294,13 @@ class Run:
                 limit.allow(self._left_of(word.caps["max_wall_clock_seconds"]))
         self.interrupted.set()
 
+    async def watch_claim(self) -> None:
+        """Ends the run when another process may have taken the mission over."""
+        claim = self.journal.claim
+        if claim is not None:
+            await claim.lost.wait()
+            await claim.confirm()
+
     async def watch_operator(self) -> None:
         """Sees the operator's events while nothing is being appended."""
         bell = self.journal.bell

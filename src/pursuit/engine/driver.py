@@ -179,7 +179,7 @@ class Driver:
                 except PursuitError:
                     self.states.give(mission_id, state, head)
                     raise
-                journal = Journal(self.ledger, mission_id, state, head, bell)
+                journal = Journal(self.ledger, mission_id, state, head, bell, claim=claim)
                 run = await self._begin(
                     journal, iterations, proposal, observer, background=background, mode=mode, driver=driver
                 )
@@ -231,7 +231,7 @@ class Driver:
         if claim is None:
             return None
         try:
-            journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id))
+            journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), claim=claim)
             run = self._new_run(journal, await self.source.tools_for(()), None)
             if journal.state.stop is not None and not journal.state.closed:
                 await _end_as_ordered(run)
@@ -289,6 +289,7 @@ class Driver:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run.watch_operator)
+                tasks.start_soon(run.watch_claim)
                 await self._advance(run, proposer)
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`

@@ -92,6 +92,9 @@ async def _send(run: Run, batch: Sequence[Planned]) -> None:
     await run.journal.record(_admission(run, batch, tools))
     if run.state.stopped:
         return
+    # A process that was stopped here for longer than its lease must not send: another one drives the mission now.
+    if (claim := run.journal.claim) is not None and claim.expired:
+        await claim.confirm()
 
     async def one(call: CallRecord, tool: Tool, timeout: float | None) -> None:
         settlement = await _perform_or_cancel(run, call, tool, timeout)

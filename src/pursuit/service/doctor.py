@@ -426,7 +426,8 @@ async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
             if found.faults:
                 mend = "keep a copy, see `pursuit verify`, and restore it from a backup"
                 return [broken("ledger", fault, mend) for fault in found.faults[:5]]
-            return [fine("ledger", f"{state}: intact, {found.events} events of {found.streams} streams")]
+            whole = fine("ledger", f"{state}: intact, {found.events} events of {found.streams} streams")
+            return [whole, *await _pooled(ledger)]
         return [
             note("ledger", f"{state}: too large to check in {VERIFY_SECONDS:g} s", "`pursuit verify` takes its time")
         ]
@@ -434,6 +435,15 @@ async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
         return [broken("ledger", error.message, "see whether the file is yours")]
     finally:
         await ledger.close()
+
+
+async def _pooled(ledger: Ledger) -> list[Finding]:
+    """Whether a pooler keeps the notifications of the database away."""
+    await ledger.root()  # it is noticed with the first question
+    if not getattr(ledger, "pooled", False):
+        return []
+    what = "a pooler of connections is before the database: commits of other processes are noticed within a second"
+    return [note("ledger", what, "to notice them at once, name the database itself in --state")]
 
 
 def _no_ledger(state: Path) -> Finding | None:
