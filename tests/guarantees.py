@@ -193,4 +193,5 @@ GUARANTEES = {
     "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
+    "an-agent-is-believed-by-its-checks-alone": "A coding agent's mission ends when the runtime's own checks pass, with protected files as they were; the result is a branch.",
 }

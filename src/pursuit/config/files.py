@@ -287,6 +287,11 @@ def live_folder(state: Path) -> Path:
     return state.absolute().parent / "live"
 
 
+def workspaces_folder(state: Path) -> Path:
+    """Where the workspaces of agents are, beside the ledger."""
+    return state.absolute().parent / "workspaces"
+
+
 def locate_state(state: Path | None, config: Path | None) -> Path:
     """The ledger's file: as given, or `PURSUIT_STATE`, or beside the configuration, or in the user's data folder."""
     if state is not None:

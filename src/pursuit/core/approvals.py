@@ -34,6 +34,8 @@ class Approval:
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
+    kept: bool = False
+    """Whether the answer counts in the next iteration: the turn of the agent that asked ended without it."""
 
     def scope(self, answer: Permission) -> str:
         """What a yes of this width covers."""
