@@ -194,4 +194,7 @@ GUARANTEES = {
     "checks-are-under-policy": "A check or a judge that policy denies does not run, and in mode never none runs without a rule that allows it.",
     "typed-arguments-have-one-reading": "A rule with under or host allows a path or an address only in the one form that has one meaning.",
     "an-agent-is-believed-by-its-checks-alone": "A coding agent's mission ends when the runtime's own checks pass, with protected files as they were; the result is a branch.",
+    "a-turn-that-was-cut-is-unknown-and-never-repeated": "A turn of an agent that was cut off leaves no process, has the outcome unknown, is not sent again, and keeps or rolls back its changes as the mission says.",
+    "an-agents-question-waits-for-a-person": "What an agent asks is answered by policy or by a person in another terminal, also after its turn has ended.",
+    "an-agents-calls-to-our-tools-are-ours": "A call that an agent makes to a tool of its mission meets policy, approvals and the budget, is recorded before it is sent, and its metrics count.",
 }

@@ -25,6 +25,8 @@ MOST_CALLS = 200
 MOST_STRAY = 1_000
 """Lines that are no messages, after which it is no agent that writes them."""
 
+_WRITTEN = ("outputTokens", "output_tokens")
+
 Table = Mapping[str, Any]
 
 
@@ -94,6 +96,20 @@ class Told:
             case _:
                 pass
 
+    def learn_line(self, line: bytes) -> None:
+        """Takes one line of an agent that speaks no protocol: text, or JSON that may say what the turn used."""
+        self.updates += 1
+        text = line.decode(errors="replace")
+        self.text = f"{self.text}{text}\n"[-LONGEST_TEXT:]
+        try:
+            row = _table(json.loads(text)) if text.startswith("{") else {}
+        except (ValueError, RecursionError):
+            return
+        self._count(_table(row.get("usage")))
+        cost = row.get("total_cost_usd")
+        if isinstance(cost, int | float) and not isinstance(cost, bool):
+            self.session_cost = float(cost)
+
     def question(self, params: Table) -> Question:
         """The question in the parameters of `session/request_permission`."""
         call = _table(params.get("toolCall"))
@@ -103,13 +119,17 @@ class Told:
     def end(self, answer: Table) -> None:
         """Takes the answer to `session/prompt`."""
         self.stop_reason = str(answer.get("stopReason", ""))
-        usage = _table(answer.get("usage"))
-        parts = [usage.get(key) for key in ("totalTokens", "inputTokens", "outputTokens")]
-        numbers = [one if isinstance(one, int) and not isinstance(one, bool) else None for one in parts]
-        if numbers[0] is not None:
-            self.tokens = numbers[0]
-        elif numbers[1] is not None and numbers[2] is not None:
-            self.tokens = numbers[1] + numbers[2]
+        self._count(_table(answer.get("usage")))
+
+    def _count(self, usage: Table) -> None:
+        total, read, written = (
+            next((n for name in names if isinstance(n := usage.get(name), int)), None)
+            for names in (("totalTokens", "total_tokens"), ("inputTokens", "input_tokens"), _WRITTEN)
+        )
+        if total is not None:
+            self.tokens = total
+        elif read is not None and written is not None:
+            self.tokens = read + written
 
 
 def turn_is_over(message: Table, prompt: int) -> bool:

@@ -87,6 +87,9 @@ class AgentProcess:
             try:
                 chunk = await self._process.stdout.receive()
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                if self._partial:
+                    self._lines, self._partial = [bytes(self._partial)], bytearray()
+                    continue
                 raise AgentGone(await self.why()) from None
             *whole, rest = chunk.split(b"\n")
             if whole:
@@ -106,6 +109,11 @@ class AgentProcess:
             while True:
                 self._errors += await self._process.stderr.receive()
                 del self._errors[:-KEPT]
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, once it has ended."""
+        return self._process.returncode
 
     async def why(self) -> str:
         """How its process ended, with the end of what it wrote to standard error."""

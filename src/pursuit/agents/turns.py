@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -34,6 +33,8 @@ CANCEL_SECONDS = 1.0
 """How long an agent that is cut off may take to write down its session."""
 START_SECONDS = 60.0
 """How long an agent may take to start, and to begin or load a session."""
+KILLED = 128
+"""A larger exit code is that of a process that a signal ended."""
 SHOWN = 4_000
 MOST_FILES = 200
 
@@ -61,6 +62,7 @@ class AgentTurns:
         self.cut: TurnEnd | None = None
         self._around = around
         self._connection: Connection | None = None
+        self._process: AgentProcess | None = None
         self._session = ""
         self._cost: float = 0.0
         self._prepared = False
@@ -110,9 +112,9 @@ class AgentTurns:
 
     async def aclose(self) -> None:
         """Ends the agent and everything that it started."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.process.aclose()
+        process, self._process, self._connection = self._process, None, None
+        if process is not None:
+            await process.aclose()
 
     async def _asked(self, prompt: str, told: Told, answer: Answer) -> tuple[TurnOutcome, str | None]:
         """Sends the prompt and waits for the end of the turn."""
@@ -126,13 +128,17 @@ class AgentTurns:
             return await answer(question)
 
         ended: tuple[TurnOutcome, str | None] = ("ok", None)
-        connection = await self._connected()
+        connection = await self._connected() if self.settings.headless is None else None
+        process = self._process or await self._started()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(connection.process.drain_errors)
+            tasks.start_soon(process.drain_errors)
             with idle:
                 sign()
                 try:
-                    await connection.prompt(self._session, prompt, told, answer=held, sign=sign)
+                    if connection is None:
+                        ended = await self._headless(process, prompt, told, sign)
+                    else:
+                        await connection.prompt(self._session, prompt, told, answer=held, sign=sign)
                 except AgentGone as error:
                     ended = ("unknown", f"the agent is gone: {error}")
                 except AgentRefused as error:
@@ -143,24 +149,51 @@ class AgentTurns:
             tasks.cancel_scope.cancel()
         return ended
 
+    async def _headless(
+        self, process: AgentProcess, prompt: str, told: Told, sign: Callable[[], None]
+    ) -> tuple[TurnOutcome, str | None]:
+        """A command that gets the prompt on its standard input: its end is the end of the turn."""
+        try:
+            await process.send(prompt.encode())
+            await process.end_input()
+            while True:
+                told.learn_line(await process.line())
+                sign()
+        except AgentGone as error:
+            code, why = process.code, str(error)
+        self._process = None
+        await process.aclose(at_once=True)
+        self._cost = 0.0  # each process counts for itself
+        if code is None or code > KILLED:
+            return "unknown", f"the agent is gone: {why}"
+        return ("ok", None) if code == 0 else ("failed", f"the agent failed: {why}")
+
+    async def _started(self) -> AgentProcess:
+        """The agent's process. Raises `CallFailed`."""
+        await self._end_leftovers()
+        workspace = self.workspace
+        self._process = await start_agent(
+            self.settings.argv, workspace.agent_folder, self._around, tag=self._tag, writes=[workspace.tree]
+        )
+        return self._process
+
     async def _connected(self) -> Connection:
         """The agent with its session, started if it does not run. Raises `CallFailed`."""
         if self._connection is not None:
             return self._connection
-        await self._end_leftovers()
-        process = await start_agent(
-            self.settings.argv, self.workspace.agent_folder, self._around, tag=self._tag, writes=[self.workspace.tree]
-        )
+        process = await self._started()
         connection = Connection(process)
         try:
             with anyio.fail_after(START_SECONDS):
                 await self._begin_session(connection)
         except (AgentGone, AgentRefused, TimeoutError) as error:
+            self._process = None
             await process.aclose(at_once=True)
             raise CallFailed(
                 f"the agent {self.settings.argv[0]!r} cannot be used: {explained(error)}", sent=False
             ) from None
         except BaseException:
+            self._process = None
             await process.aclose(at_once=True)
             raise
         self._connection = connection
@@ -169,11 +202,11 @@ class AgentTurns:
     async def _begin_session(self, connection: Connection) -> None:
         await connection.initialize()
         cwd, servers, self._cost = str(self.workspace.agent_folder), list(self.servers()), 0.0
-        known = self._remembered()
+        known, cost = self._remembered()
         if known and connection.loads:
             with suppress(AgentRefused):  # it may have forgotten the session
                 await connection.load_session(known, cwd, servers)
-                self._session = known
+                self._session, self._cost = known, cost
                 return
         self._session = await connection.new_session(cwd, servers)
         self._remember(self._session)
@@ -181,12 +214,14 @@ class AgentTurns:
     async def _cut_off(self, before: Snapshot, told: Told, why: str) -> TurnEnd:
         """Ends the agent with all its processes, then looks at what it left."""
         connection, self._connection = self._connection, None
+        process, self._process = self._process, None
         if connection is not None:
             with suppress(AgentGone):
                 with anyio.move_on_after(CANCEL_SECONDS):
                     await connection.cancel(self._session)
                     await connection.settle(CANCEL_SECONDS)
-            await connection.process.aclose(at_once=True)
+        if process is not None:
+            await process.aclose(at_once=True)
         await self._end_leftovers()
         return await self._ended("unknown", why, before, told, rollback=self.settings.on_cut == "rollback")
 
@@ -236,6 +271,8 @@ class AgentTurns:
         if told.session_cost is not None:
             used["max_cost_usd"] = round(max(0.0, told.session_cost - self._cost), 9)
             self._cost = told.session_cost
+            if self._session:
+                self._remember(self._session)
         return used
 
     @property
@@ -251,15 +288,16 @@ class AgentTurns:
     def _session_file(self) -> Path:
         return self.workspace.folder / "session.json"
 
-    def _remembered(self) -> str:
+    def _remembered(self) -> tuple[str, float]:
+        """The session of an earlier process, and what it had cost; empty if there is none."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads(self._session_file.read_text(encoding="utf-8"))
             if known["argv"] == self.settings.argv:
-                return str(known["session_id"])
-        return ""
+                return str(known["session_id"]), float(known["cost"])
+        return "", 0.0
 
     def _remember(self, session_id: str) -> None:
-        body = json.dumps({"session_id": session_id, "argv": self.settings.argv, "at": time.time()})
+        body = json.dumps({"session_id": session_id, "argv": self.settings.argv, "cost": self._cost})
         self._session_file.write_text(body, encoding="utf-8")
 
 

@@ -50,7 +50,7 @@ from pursuit.core.events import (
     TurnContinued,
     WaitBegan,
 )
-from pursuit.core.mission import AGENT, AGENT_TURN, CAPS, NOTE, AgentProposer, Mission
+from pursuit.core.mission import AGENT_TURN, CAPS, NOTE, AgentProposer, Mission
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.series import Gap, Point, better, distance, holds
 from pursuit.core.state import (
@@ -552,7 +552,7 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         state.wait_began = event.at
     if event.waiting_for == "approval":
         for approval in pending(state.approvals):
-            approval.kept = approval.tool.startswith(f"{AGENT}.")
+            approval.kept = isinstance(state.mission.proposer, AgentProposer)
     if event.waiting_for in ("model", "input", "budget"):
         _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
     if event.waiting_for == "model":

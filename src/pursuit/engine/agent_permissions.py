@@ -35,7 +35,7 @@ async def answer_question(run: Run, question: Question) -> bool | None:
     subject = None if run.state.driver is None else run.state.driver.subject
     if is_granted(run.state.granted, None, tool.qualified, arguments, subject):
         return True
-    known = _unused(run, tool.qualified, arguments)
+    known = unused_answer(run, tool.qualified, arguments)
     if known is None:
         now, number = run.clock.now(), len(run.used_approvals)
         asked = ApprovalAsked(
@@ -54,18 +54,21 @@ async def answer_question(run: Run, question: Question) -> bool | None:
         known = run.state.approvals.get(asked.approval_id)
     if known is None:
         return None
-    if known.answer is None:
-        await _hold(run, known)
-    if known.answer is None:
-        await _begin_wait(run, known.tool)
-        return None if known.answer is None else _used(run, known)
-    return _used(run, known)
+    return await hold_or_wait(run, known)
+
+
+async def hold_or_wait(run: Run, approval: Approval) -> bool | None:
+    """The answer of a person, held for a while; None without one, and then the mission waits."""
+    if approval.answer is None:
+        await _hold(run, approval)
+    if approval.answer is None:
+        await _begin_wait(run, approval.tool)
+    return None if approval.answer is None else _used(run, approval)
 
 
 async def wait_for_answers(run: Run) -> None:
     """Raises `MustWait` while a question of the agent's last turn is open; silence is a no."""
-    open_ones = [one for one in pending(run.state.approvals) if one.tool.startswith(f"{AGENT}.")]
-    if not open_ones or run.state.stopped:
+    if not pending(run.state.approvals) or run.state.stopped:
         return
 
     def build(state: MissionState) -> Sequence[Event]:
@@ -106,7 +109,7 @@ def _id(run: Run, tool: str, arguments: dict[str, Any], number: int) -> str:
     return approval_id(f"{run.mission_id}:{call_scope(tool, arguments)}:{run.state.current_index}:{number}")
 
 
-def _unused(run: Run, tool: str, arguments: dict[str, Any]) -> Approval | None:
+def unused_answer(run: Run, tool: str, arguments: dict[str, Any]) -> Approval | None:
     """The question of an earlier turn that is this one, with an answer that was not used yet."""
     scope = call_scope(tool, arguments)
     return next(

@@ -91,7 +91,7 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
 
     A question is durable before anyone sees it, waiting for its answer holds nothing, and silence is a no.
     """
-    questions = [question for call in calls if (question := _question(run, call)) is not None]
+    questions = [question for call in calls if (question := question_about(run, call)) is not None]
     if not questions:
         return
     waits = False
@@ -130,7 +130,8 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
         raise MustWait
 
 
-def _question(run: Run, planned: Planned) -> ApprovalAsked | None:
+def question_about(run: Run, planned: Planned) -> ApprovalAsked | None:
+    """The question to a person about a call; None if policy wants none."""
     tool = tool_of(run, planned)
     if tool is None:
         return None

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from pursuit.agents.turns import AgentTurns
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
@@ -180,6 +181,8 @@ class Run:
     surroundings: Surroundings = USUAL_SURROUNDINGS
     agent: AgentTurns | None = None
     """The agent that proposes, if one does."""
+    turn_tasks: TaskGroup | None = None
+    """The tasks of the turn of the agent that runs now; its end cancels them."""
     check_tree: Path | None = None
     """The throw-away worktree in which the commands of checks run now."""
     used_approvals: set[str] = field(default_factory=set[str])

@@ -46,6 +46,7 @@ from pursuit.core.lessons import remembered
 from pursuit.core.mission import AgentProposer, Mission, MissionPolicy, Proposal
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
+from pursuit.engine.agent_tools import tools_for_agent
 from pursuit.engine.context import Clock, Observer, Phase, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, recover_turn, settle_lost
 from pursuit.engine.journal import Journal
@@ -309,7 +310,8 @@ class Driver:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run.watch_operator)
-                await self._advance(run, proposer)
+                async with tools_for_agent(run, tasks):
+                    await self._advance(run, proposer)
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
             if (known := _typed(error)) is not None:

@@ -201,14 +201,19 @@ async def _perform_turn(run: Run, call: CallRecord) -> Settlement:
         return settle(run, call, "failed", error="this process has no place for the workspaces of agents")
     limit = run.deadline(agent.settings.turn_seconds)
     prompt = str(call.args["prompt"])
-    try:
-        with limit:
-            end = await agent.take(prompt, call.iteration, partial(answer_question, run))
-            return _settled_turn(run, call, end, seconds=run.clock.monotonic() - began)
-    except CallFailed as error:
-        return settle(run, call, error.outcome, error=str(error), seconds=run.clock.monotonic() - began)
-    end = agent.cut or TurnEnd(outcome="unknown")
-    end = msgspec.structs.replace(end, error=limit.why())
+    end: TurnEnd | None = None
+    with limit:
+        async with anyio.create_task_group() as tasks:
+            run.turn_tasks = tasks
+            try:
+                end = await agent.take(prompt, call.iteration, partial(answer_question, run))
+            except CallFailed as error:
+                end = TurnEnd(outcome=error.outcome, error=str(error))
+            finally:
+                run.turn_tasks = None
+            tasks.cancel_scope.cancel()
+    if end is None:
+        end = msgspec.structs.replace(agent.cut or TurnEnd(outcome="unknown"), error=limit.why())
     return _settled_turn(run, call, end, seconds=run.clock.monotonic() - began)
 
 

@@ -24,20 +24,38 @@ MOST_LESSONS = 4_000
 MOST_WORDS = 4_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AgentTurn:
-    """Proposes the next turn."""
+    """Proposes the next turn of one run."""
 
     settings: AgentProposer
     lessons: Sequence[str] = ()
     operators_own: bool = True
+    proposed: bool = False
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """The call of the turn, unless a cap cannot be kept because the agent does not report what it uses."""
-        if (why := _cannot_be_kept(state, self.settings)) is not None:
+        """The call of the turn, unless the operator must repair something first.
+
+        That is an agent that could not be asked in this run, or a cap on what the agent does not report.
+        """
+        why = _not_asked(state) if self.proposed else None
+        if (why := why or _cannot_be_kept(state, self.settings)) is not None:
             return Broken(why)
+        self.proposed = True
         prompt = prompt_of(state, self.lessons)
         return Proposal(tool_calls=[ToolCall(tool_name=AGENT_TURN, args={"prompt": prompt})])
+
+
+def _turn_of(state: MissionState) -> CallRecord | None:
+    """The last turn."""
+    calls = () if state.last is None else state.last.calls.values()
+    return next((call for call in calls if call.tool == AGENT_TURN), None)
+
+
+def _not_asked(state: MissionState) -> str | None:
+    """Why the agent was not asked in the last turn: it cannot be started, or it wants a login."""
+    turn = _turn_of(state)
+    return turn.error if turn is not None and turn.outcome == "failed" and turn.change is None else None
 
 
 def _cannot_be_kept(state: MissionState, settings: AgentProposer) -> str | None:
@@ -114,8 +132,7 @@ def _fenced(text: str, most: int) -> str:
 
 def _last_turn(state: MissionState) -> list[str]:
     """What the last turn came to."""
-    last = state.last
-    turn = None if last is None else next((call for call in last.calls.values() if call.tool == AGENT_TURN), None)
+    turn = _turn_of(state)
     if turn is None:
         return []
     rows: list[str] = []

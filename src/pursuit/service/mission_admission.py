@@ -579,6 +579,7 @@ def _is_argv(value: object) -> bool:
 
 def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
     warnings = list(catalogue.warnings)
+    tools = [name for name in tools if name != AGENT_TURN]  # a turn gives no metrics
     if len(tools) > 1:
         for criterion in mission.criteria:
             unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None
