@@ -176,7 +176,7 @@ GUARANTEES = {
     "a-kill-loses-no-scheduled-run": "A server that is killed at any write of a scheduled start loses no run, and no run is started twice.",
     "a-commands-output-gives-metrics": "Metrics in the output of a command, or in a file that it wrote, decide a mission, whichever proposer calls it.",
     "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
-    "templates-run-at-once": "Each example that `pursuit init --template` writes runs as it is written, without a key or an account.",
+    "templates-run-at-once": "Each example that `pursuit init --template` writes, except coding, runs as it is written, without a key or an account.",
     "a-metric-that-never-appears-is-told": "After three iterations without a value of a criterion's metric, a recorded warning names the metrics that were seen.",
     "the-same-failure-three-times-is-the-end": "A script, or a command that never succeeded, that fails in the same way three times in a row ends the mission with its error.",
     "each-trial-is-a-row": "Each call of a tool that gives metrics is a row with its arguments, metrics and outcome, and one of them is the best.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -255,3 +256,16 @@ def test_agents_on_this_machine_are_listed_with_what_they_can_do(
     assert "broken" in bad["problem"]
     told = place.ask("doctor", code=None)[0]
     assert "standin 1 (opencode acp) works" in told and "goose acp: " in told
+
+
+def test_the_template_for_coding_needs_the_agent_and_the_check_alone(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[{"write": {**library(2), "conftest.py": "cheat"}}]])
+    place.ask("init", "repo", "--template", "coding")
+    path = place.repository / "fix.toml"
+    text = path.read_text(encoding="utf-8")
+    words = [sys.executable, str(AGENT), str(tmp_path / "plan.json"), str(tmp_path / "heard.jsonl")]
+    check = [sys.executable, "-B", "-m", "tests.check"]
+    text = text.replace('["opencode", "acp"]', json.dumps(words)).replace('["pytest", "-q"]', json.dumps(check))
+    path.write_text(text, encoding="utf-8")
+    assert place.json("run", path)["status"] == "completed"
+    assert ended(place)["protected"] == ["conftest.py"]

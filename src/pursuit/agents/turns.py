@@ -103,7 +103,7 @@ class AgentTurns:
         await self._end_leftovers()
         try:
             await self.prepare()
-            before = await self.workspace.find(f"turn-{iteration}")
+            before = await self.workspace.begun(iteration)
             if before is None:
                 return TurnEnd(outcome="unknown", error=why)
             return await self._cut_off(before, Told(), why)

@@ -9,12 +9,14 @@ Invariant: the user's own files change by `apply` alone, and by the agent itself
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +72,9 @@ class Workspace:
         self.git_dir = self.given / ".git"
         self.start = Snapshot(commit="", tree="")
         self.began_dirty = False
+        self._newest: Snapshot | None = None
+        self._touched = True
+        """Whether a protected file may differ from the start."""
         self.last: Snapshot | None = None
         """The newest snapshot, while nothing but the agent can have changed the tree since."""
 
@@ -133,8 +138,21 @@ class Workspace:
         found = self.last
         if found is None or self.settings.in_place:
             found = await self.snapshot(f"before turn {iteration}")
-        await self._git("update-ref", self.ref(f"turn-{iteration}"), found.commit)
+        row = json.dumps({"iteration": iteration, "commit": found.commit, "tree": found.tree})
+        await anyio.to_thread.run_sync(self._turn_file.write_text, row)
         return found
+
+    async def begun(self, iteration: int) -> Snapshot | None:
+        """The snapshot before a turn that another process began; None if it did not come to that."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            row = json.loads(await anyio.to_thread.run_sync(self._turn_file.read_text))
+            if row["iteration"] == iteration:
+                return Snapshot(commit=row["commit"], tree=row["tree"])
+        return None
+
+    @property
+    def _turn_file(self) -> Path:
+        return self.folder / "turn.json"
 
     async def snapshot(self, message: str) -> Snapshot:
         """A snapshot of the tree as it is."""
@@ -143,24 +161,24 @@ class Workspace:
             with suppress(OSError):  # what the worktree's own index knows of files saves reading them
                 shutil.copyfile(await self._own_index(), index)
         tree = await self._write_tree(index, self.tree)
-        parent = await self.find("last") or self.start
+        parent = self._newest or await self.find("last") or self.start
         commit = await self._commit(tree, [parent.commit], f"Pursuit {self.mission_id}: {message}")
         await self._git("update-ref", self.ref("last"), commit)
-        self.last = Snapshot(commit=commit, tree=tree)
+        self.last = self._newest = Snapshot(commit=commit, tree=tree)
         return self.last
 
     async def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         """The diff between two snapshots, and which protected files differ from the start now."""
         if before.tree == after.tree:
             return Changes(diff=b"", files=(), size=0, protected=await self._protected_names(after))
-        names = await self._git("diff-tree", "-r", "-z", "--name-only", before.tree, after.tree)
-        diff = await self._git("diff-tree", "-r", "-p", *_PLAIN, before.tree, after.tree)
-        return Changes(
-            diff=diff[:LONGEST_DIFF],
-            files=[name.decode(errors="replace") for name in names.split(b"\0") if name],
-            size=len(diff),
-            protected=await self._protected_names(after),
-        )
+        # `--raw` first: a line for each file, with its name after a tab.
+        said = await self._git("diff-tree", "-r", "-p", "--raw", "--no-renames", *_PLAIN, before.tree, after.tree)
+        raw, _, diff = said.partition(b"\n\n")
+        names = [line.partition(b"\t")[2].decode(errors="replace") for line in raw.split(b"\n")]
+        touched = self._touched or any(self._may_be_protected(name) for name in names)
+        protected = await self._protected_names(after) if touched else []
+        self._touched = bool(protected)
+        return Changes(diff=diff[:LONGEST_DIFF], files=names, size=len(diff), protected=protected)
 
     async def rollback(self, to: Snapshot) -> None:
         """Makes the tree what it was; ignored files stay."""
@@ -168,7 +186,8 @@ class Workspace:
         await self._write_tree(index, self.tree)  # so that new files are known, and removed
         await self._git("read-tree", "--reset", "-u", to.tree, index=index, work_tree=self.tree)
         await self._git("update-ref", self.ref("last"), to.commit)
-        self.last = to
+        self.last = self._newest = to
+        self._touched = True
 
     async def counted(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the protected files as they were at the start."""
@@ -311,6 +330,11 @@ class Workspace:
             rows.append((mode if mode.strip(b"0") else b"0", blob, name))
         return rows
 
+    def _may_be_protected(self, name: str) -> bool:
+        """Whether git may find a name by one of the globs; here `*` matches more than there."""
+        globs = [one.replace("**/", "*") for one in self.settings.protect]
+        return any(fnmatchcase(name, glob if "/" in glob else f"*{glob}") for glob in globs)
+
     async def _protected_names(self, snapshot: Snapshot) -> list[str]:
         return [name.decode(errors="replace") for _, _, name in await self._protected(snapshot)]
 
@@ -353,20 +377,12 @@ class Workspace:
 
 async def run_git(words: Sequence[str], *, cwd: Path, environment: Mapping[str, str], given: bytes | None) -> bytes:
     """The output of a git command. It is not cut off half-way: a lock that it holds would stay."""
-    done: subprocess.CompletedProcess[bytes] | None = None
+    # A thread that waits costs less than a process of the event loop: a turn runs several of these.
+    run = partial(subprocess.run, ["git", *words], cwd=cwd, env=environment, capture_output=True, check=False)
     try:
-        with anyio.CancelScope(shield=True):
-            done = await anyio.run_process(
-                ["git", *words],
-                input=given,
-                stdin=None if given is not None else subprocess.DEVNULL,
-                cwd=cwd,
-                env=environment,
-                check=False,
-            )
+        done: subprocess.CompletedProcess[bytes] = await anyio.to_thread.run_sync(partial(run, input=given or b""))
     except OSError as error:
         raise WorkspaceFailed(f"git cannot be run: {error}") from None
-    assert done is not None  # noqa: S101 - nothing leaves a shielded block early
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ")
         raise WorkspaceFailed(said[-2_000:] or f"git {words[0]} failed with {done.returncode}")
