@@ -19,6 +19,7 @@
       TaskNotFound               task_not_found: no task of this requestor has that id
       TaskTerminal               task_terminal: the task has ended
       TooManyTasks               too_many_tasks: a limit on tasks is reached
+      LimitReached               limit_reached: a ceiling of a client is reached; carries its name and when it frees
       PathTraversal              path_traversal_detected: an argument has a `..` segment
       ProblemNotFound            problem_not_found: no problem has that id
       AttemptNotFound            attempt_not_found: no attempt has that id
@@ -218,6 +219,13 @@ class TooManyTasks(PursuitError):
 
     code = "too_many_tasks"
     exit_code = 1
+
+
+class LimitReached(PursuitError):
+    """A ceiling that the operator set for clients is reached; `details` names it, and when it frees."""
+
+    code = "limit_reached"
+    exit_code = 3
 
 
 class PathTraversal(PursuitError):

@@ -39,6 +39,7 @@ from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.doctor import Finding, examine
+from pursuit.service.limits import ClientLimits
 from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
@@ -96,7 +97,7 @@ def engine_settings(settings: Mapping[str, float]) -> Settings:
     return Settings(**given)
 
 
-def task_limits(settings: Mapping[str, float]) -> Limits:
+def task_limits(settings: Mapping[str, float], of_clients: ClientLimits | None = None) -> Limits:
     """How many tasks may exist, and for how long."""
     defaults = Limits()
     return Limits(
@@ -105,6 +106,7 @@ def task_limits(settings: Mapping[str, float]) -> Limits:
         longest=settings.get("task_ttl_max", defaults.longest),
         kept_seconds=settings.get("task_kept_days", defaults.kept_seconds / DAY) * DAY,
         kept=int(settings.get("task_kept", defaults.kept)),
+        of_requestor=defaults.of_requestor if of_clients is None else of_clients.tasks_of,
     )
 
 
@@ -245,10 +247,11 @@ class Runtime:
             self._configured = self._not_in_process(configuration)
             audit = Audit(ledger, clock, reads=configuration.audit.reads)
             await self._sign_roots(stack, ledger, clock, configuration.audit)
+            limits = ClientLimits(ledger, clock, configuration.limits)
             log_megabytes = configuration.settings.get("task_log_mb")
             self.tasks = await stack.enter_async_context(
                 Tasks(
-                    TaskStore(ledger, limits=task_limits(configuration.settings)),
+                    TaskStore(ledger, limits=task_limits(configuration.settings, limits)),
                     self.state_path.absolute().parent / "tasks",
                     audit=audit,
                     commands=configuration.commands,
@@ -284,6 +287,7 @@ class Runtime:
                 live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
+                ceiling=limits.ceiling,
             )
             self.service = Service(
                 ledger=ledger,
@@ -295,6 +299,8 @@ class Runtime:
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
                 may_force_complete=configuration.may_force_complete,
+                channels=configuration.channels,
+                limits=limits,
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
                 scoped=self.only is not None,

@@ -226,5 +226,5 @@ def test_a_model_repairs_a_repository_through_kills_an_approval_and_a_compaction
         )
         assert "Sum all prices" in diff.stdout
         assert "1 file changed" in diff.stdout
-        shown = json.loads(work.run("prompt", work.mission_id, "--iteration", "0", "--json"))["requests"]
+        shown = json.loads(work.run("prompt", work.mission_id, "--iteration", "1", "--json"))["requests"]
         assert all(row["exact"] for row in shown)

@@ -333,13 +333,13 @@ def test_prompt_and_replay_on_the_command_line(tmp_path: Path, monkeypatch: pyte
         (following,) = place.json("prompt", mission_id)["requests"]
         assert (following["request"], "rec__step" in following["tools"]) == (0, True), "before anything was sent"
         place.ask("resume", mission_id)
-        rows = place.json("prompt", mission_id, "--iteration", "0")["requests"]
+        rows = place.json("prompt", mission_id, "--iteration", "1")["requests"]
         assert [row["exact"] for row in rows] == [True, True]
         assert rows[0]["messages"] == following["messages"]
         assert rows[0]["messages"][0]["text"] == transcript(endpoint.seen[0])[1].text
         assert rows[1]["used"]["input"] > 0
-        assert "first message\t" in place.ask("prompt", mission_id, "--iteration", "0", "--tokens")[0]
-        assert "-- assistant --" in place.ask("prompt", mission_id, "--iteration", "0")[0]
+        assert "first message\t" in place.ask("prompt", mission_id, "--iteration", "1", "--tokens")[0]
+        assert "-- assistant --" in place.ask("prompt", mission_id, "--iteration", "1")[0]
         place.ask("prompt", mission_id, "--iteration", "9", code=2)
     for name in endpoint.environment:
         monkeypatch.delenv(name)

@@ -89,7 +89,7 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
         {"train": "import torch_of_nowhere\n"},
         3,
         "The proposer failed three times in a row: commands.train ended with exit code 1: ModuleNotFoundError: No "
-        "module named 'torch_of_nowhere'",
+        "module named 'torch_of_nowhere'; none of the 6 trials succeeded",
     ),
     "script that imports a package that the sandbox lacks": (
         {"mission": SCRIPT},
@@ -123,6 +123,6 @@ def test_a_mistake_gets_an_answer_that_helps(mistake: str, tmp_path: Path) -> No
     if wanted.startswith("warning"):
         assert wanted in place.ask("logs", "last")[0]
     if "three times" in wanted:
-        assert "iterations: 3 of 60" in told
+        assert f"iterations: {6 if 'trials' in wanted else 3} of 60" in told
     if code == 2:
         assert not (tmp_path / ".pursuit" / "reports").exists()

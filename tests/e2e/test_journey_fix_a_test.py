@@ -5,7 +5,9 @@ Written as the commands that the engineer types, with the mistakes on the way. T
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,56 @@ def test_a_model_fixes_a_test_with_approvals_from_another_terminal(tmp_path: Pat
     assert [one["args"]["new"] for one in edits] == ["a * b", "a + b"]
     assert all(one["seconds"] > 0 for one in edits), "a call that is a task has its own time"
     assert "No: it must add." in place.ask("report", "last")[0]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+BLOCK = re.compile(r"^<!-- tutorial -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CHANGE = {"path": "prices.py", "old": "price * percent / 100", "new": "price * (100 - percent) / 100"}
+
+
+@pytest.mark.guarantee("from-nothing-to-a-model-with-approvals")
+def test_the_tutorial_leads_to_a_model_that_is_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (_, commands), (_, mission), (_, elsewhere) = BLOCK.findall(page)
+    install, export, init, plan, run = commands.splitlines()
+    assert len(mission.splitlines()) <= 12
+    assert (install, export) == ("pip install 'pursuit[models]'", "export ANTHROPIC_API_KEY=…")
+    monkeypatch.delenv("PURSUIT_TRUST")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    Place(tmp_path).ask(*shlex.split(init.removesuffix(" && cd repair"))[1:])
+    place = Place(tmp_path / "repair")
+    place.write("model.toml", mission)
+    look = calls(
+        ("commands__run_tests", {}),
+        ("commands__read_file", {"path": "prices.py"}),
+        text="I run the tests and read the code.",
+    )
+    change, done = calls(("commands__replace_text", CHANGE), text="It takes too much."), Reply(text="Done.")
+    with ModelEndpoint(look, look, change, done) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        place.environment = {**os.environ, "NO_COLOR": "1"}
+        assert "model.toml starts what you have not trusted" in place.ask(*shlex.split(plan)[1:], code=2)[1]
+        (trust,) = re.findall(r"`pursuit (trust model\.toml)`", page)
+        place.ask(*trust.split())
+        for line in place.ask(*shlex.split(plan)[1:])[0].splitlines():
+            assert f"\n    {line}\n" in page
+        said: list[str] = []
+
+        def answer() -> None:
+            (row,) = place.json("approvals")["approvals"]
+            for words in map(shlex.split, elsewhere.splitlines()):
+                given = [row["approval_id"] if word == "ID" else word for word in words[1:]]
+                said.append("\n".join(place.seen(200, *given)))
+
+        code, seen = place.at_terminal(*shlex.split(run)[1:], once="[l]ater", then=answer)
+    assert (code, len(said)) == (0, 3), seen
+    assert "replace_text of server commands" in said[0] and "approved: commands.replace_text" in said[1]
+    assert "It takes too much." in said[2] and "answered elsewhere: once by " in seen
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen).replace("\r", "")
+    question = page[page.index("    replace_text of server") : page.index("[y]es once, yes")]
+    assert re.sub(r"(?m)^    ", "", question) in shown
+    assert "✓ tests    check commands.run_tests  succeeded: yes  commands.run_tests in iteration 1" in shown
 
 
 def _resumed(place: Place) -> str:

@@ -70,7 +70,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
     assert "there is no tool 'world__fly'" in rest[4].text
     assert "amount" in rest[5].text
     assert "saw y" in rest[6].text, "a bad call does not discard the good one beside it"
-    assert "Iteration 1 begins." in rest[-1].text
+    assert "Iteration 2 begins." in rest[-1].text
     assert '- steps >= 5: unmet {"value":1' in rest[-1].text
     assert 'The best feasible point so far: world__step {"amount":1} gave {"steps":1' in rest[-1].text
     assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2, 0]

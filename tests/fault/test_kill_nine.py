@@ -109,10 +109,12 @@ async def _kill_at_random(folder: Path, state: Path, mission_id: str, chance: ra
         process = _pursuit(folder, "resume", mission_id)
         try:
             with anyio.fail_after(120):
+                left = chance.randrange(30)  # calls, which a slow machine and a fast one count alike
                 async for stored in ledger.watch(mission_id, head):
-                    if isinstance(decode(stored.type, stored.body), RunClaimed):
+                    left -= isinstance(decode(stored.type, stored.body), CallSettled)
+                    if left <= 0:
                         break
-            await anyio.sleep(chance.uniform(0, 0.4))
+            await anyio.sleep(chance.uniform(0, 0.02))
             assert process.poll() is None
         finally:
             children = _children(process.pid)
@@ -181,4 +183,4 @@ def _judge_iterations(events: list[Any]) -> None:
             current = event.iteration
         elif isinstance(event, RunClaimed) and current is not None and 0 < settled_in[current] < 5:
             straddled += 1
-    assert straddled > 0, "no kill fell into the middle of a script, so nothing was shown"
+    assert straddled >= KILLS // 10, "too few kills fell into the middle of a script"  # a few kills may all miss it

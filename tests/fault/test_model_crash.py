@@ -46,7 +46,7 @@ def place_of(request: dict[str, Any]) -> Place:
     talk = transcript(request)
     begins = [(place, found) for place, turn in enumerate(talk) if (found := re.search(BEGINS, turn.text))]
     place, found = begins[-1]
-    return int(found[1]), sum(turn.role == "assistant" for turn in talk[place:])
+    return int(found[1]) - 1, sum(turn.role == "assistant" for turn in talk[place:])
 
 
 def reply_to(request: dict[str, Any]) -> Reply:

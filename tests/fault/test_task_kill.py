@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result
 
 def remembered(house: House, task_id: str) -> bool:
     """Whether the ledger knows by what the server's task can be picked up."""
-    with sqlite3.connect(f"file:{house.ledger}?mode=ro", uri=True) as ledger:
+    with closing(sqlite3.connect(f"file:{house.ledger}?mode=ro", uri=True)) as ledger, ledger:
         found = ledger.execute(
             "SELECT count(*) FROM events JOIN streams ON streams.id = events.stream "
             "WHERE streams.name = ? AND CAST(body AS TEXT) LIKE '%handle%'",

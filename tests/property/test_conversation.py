@@ -70,7 +70,7 @@ class Story:
 
     def one(self, number: int, given: dict[str, Any]) -> None:
         """One request and what comes of it."""
-        said = f"Iteration {self.index} begins." if self.state.open is None else ""
+        said = f"Iteration {self.index + 1} begins." if self.state.open is None else ""
         asked = ev.ModelAsked(iteration=self.index, attempt=self.attempt, model="m", digest="", said=said)
         for _ in range(1 + given["killed"]):
             self.tell(asked)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def _a_repository(world: Path) -> None:
 
 
 def _a_database(world: Path) -> None:
-    with sqlite3.connect(world / "shop.db") as database:
+    with closing(sqlite3.connect(world / "shop.db")) as database, database:
         database.execute("create table fruit (name text, price real)")
         database.execute("insert into fruit values ('fig', 1.5)")
     database.close()

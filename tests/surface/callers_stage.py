@@ -32,6 +32,7 @@ class World:
 
     def __init__(self) -> None:
         self.reached: list[str] = []
+        self.hold: anyio.Event | None = None
         self.server: Server[Any] = Server(
             "world",
             on_list_tools=self._list,
@@ -55,6 +56,8 @@ class World:
 
     async def _call(self, _ctx: Any, _params: Any) -> types.CallToolResult:
         self.reached.append("tools/call")
+        if self.hold is not None:
+            await self.hold.wait()
         return types.CallToolResult(content=[types.TextContent(text="wiped")])
 
     async def _resources(self, _ctx: Any, _params: Any) -> types.ListResourcesResult:
@@ -107,12 +110,14 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, config: str, *, gateway: bool = False) -> AsyncIterator[Served]:
-    """Serves missions, or a gateway, with this configuration to the callers in `NAMES`."""
+async def serving(
+    folder: Path, config: str, *, gateway: bool = False, shown: dict[str, str] | None = None
+) -> AsyncIterator[Served]:
+    """Serves missions, or a gateway, with this configuration to the callers in `NAMES`; their tokens may be `shown`."""
     path = folder / "pursuit.toml"
     path.write_text(config, encoding="utf-8")
     tokens, world = Tokens.beside(folder / "ledger.db"), World()
-    shown = {name: tokens.make(name) for name in NAMES}
+    shown = shown or {name: tokens.make(name) for name in NAMES}
     urls: list[str] = []
     told = anyio.Event()
 

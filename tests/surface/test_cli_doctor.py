@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_a_ledger_that_was_changed_is_broken(tmp_path: Path) -> None:
     place.write("m.toml", mission(target=100))
     place.ask("run", "m.toml")
     assert "intact" in one(findings(place), "ok", "ledger.db")["what"]
-    with sqlite3.connect(place.ledger) as connection:
+    with closing(sqlite3.connect(place.ledger)) as connection, connection:
         connection.execute("UPDATE events SET body = replace(body, 'beam', 'bean') WHERE seq = 1")
     connection.close()
     rows = [row for row in findings(place, code=1) if row["level"] == "broken"]

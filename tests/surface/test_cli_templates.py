@@ -22,8 +22,12 @@ def test_a_template_runs_at_once(template: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_the_client_runs_at_once(tmp_path: Path) -> None:
+def test_the_client_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PURSUIT_TRUST")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     place = Place(tmp_path)
+    place.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")  # where `init` noted that it wrote the files
+    del place.environment["PURSUIT_TRUST"]
     steps = place.json("init", "--template", "client")["next"]
     assert steps[0].endswith(" client.py")
     words = [python(), "client.py"]

@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cli_stage import Place, until
+from cli_stage import Place, recorded, until, until_marked
 
 PRINT = "print('one line')"
 TELL = "import sys, pathlib; pathlib.Path('told.json').write_text(sys.stdin.read())"
@@ -52,6 +52,26 @@ def test_serve_starts_what_is_due_and_tells_that_it_has_ended(tmp_path: Path) ->
     assert "default\t* * * * * *\t" in place.run("schedule", "list").stdout
     told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
     assert (told["type"], told["data"]["verdict_reason"]) == ("mission.ended", "criteria_met")
+
+
+def test_a_run_that_a_signal_stops_tells_it(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    record = tmp_path / "record"
+    place.write("mission.toml", recorded(record, steps=2, needed=2, ms=30_000))
+    tables = CONFIGURATION.partition("[schedule]")[0].replace('"ended"', '"interrupted"')
+    place.write("pursuit.toml", f'{tables}[policy]\nmode = "auto"\n')
+    ids: list[str] = []
+    for place_in_file, words in enumerate((("run", "mission.toml"), ("resume", "--all"))):
+        running = place.begin(*words, fresh=False)
+        until_marked(record, f"k{place_in_file}")
+        notes = running.end(signal.SIGTERM)[2]
+        told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+        (row,) = place.json("list", "--status", "interrupted")["sessions"]
+        resume = f"pursuit resume {row['session_id']}"
+        assert f"Continue with: {resume}" in notes
+        assert (told["type"], told["data"]["next"]) == ("mission.interrupted", resume)
+        ids.append(told["id"])
+    assert len(set(ids)) == 2
 
 
 def test_a_mission_cannot_name_a_target_or_a_schedule(tmp_path: Path) -> None:

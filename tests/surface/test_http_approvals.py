@@ -368,8 +368,8 @@ def test_another_method_is_told_which_one_is_right(tmp_path: Path) -> None:
             for method, path, right in (
                 ("POST", "/approvals", "GET"),
                 ("DELETE", "/approvals", "GET"),
-                ("GET", f"/approvals/{NOBODYS}", "POST"),
-                ("PUT", f"/approvals/{NOBODYS}", "POST"),
+                ("DELETE", f"/approvals/{NOBODYS}", "GET, POST"),
+                ("PUT", f"/approvals/{NOBODYS}", "GET, POST"),
             ):
                 answer = await wire.request(method, desk.url(path))
                 assert error(answer) == (405, "method_not_allowed")

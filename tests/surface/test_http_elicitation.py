@@ -34,6 +34,7 @@ from pursuit.server.http import serve_http
 from pursuit.server.signing import Signer
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
+from pursuit.service.audit import OPERATOR
 from pursuit.service.gateway_journal import GatewayQuestions
 
 ACCEPT = {"action": "accept", "content": {"answer": "once"}}
@@ -178,7 +179,7 @@ def test_a_client_of_a_problem_approves_nothing(era: str, tmp_path: Path) -> Non
             assert answer["result"]["isError"], answer
             assert asked == [] and not (tmp_path / "log").exists(), "nothing was called"
 
-            await desk.answer(approval_id, "once", by="operator")
+            await desk.answer(approval_id, "once", caller=OPERATOR)
             assert not (await client.call_tool("submit_final", {"x": 3})).is_error
             assert len(asked) == 1, "the server's own question"
             await ledger.close()

@@ -274,8 +274,10 @@ def test_a_client_that_closes_in_mid_stream_leaves_no_traceback(version: str, ca
             with socket.create_connection(("127.0.0.1", stage.port)) as wire:
                 head = f"POST /mcp HTTP/1.1\r\nHost: {stage.netloc}\r\nMcp-Protocol-Version: {version}\r\n"
                 kinds = "".join(f"{key}: {value}\r\n" for key, value in HEADERS.items())
-                wire.sendall(f'{head}{kinds}Content-Length: 100\r\n\r\n{{"jsonrpc"'.encode())
-                await anyio.sleep(0.05)  # so that the request is being read
+                wire.sendall(f"{head}{kinds}Content-Length: 100\r\nExpect: 100-continue\r\n\r\n".encode())
+                said = await anyio.to_thread.run_sync(wire.recv, 100)  # the answer of a server that reads the request
+                assert said.startswith(b"HTTP/1.1 100")
+                wire.sendall(b'{"jsonrpc"')
             with anyio.fail_after(LONG):
                 while "before its request was complete" not in caplog.text:
                     await anyio.sleep(0.01)

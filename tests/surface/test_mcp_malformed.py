@@ -59,7 +59,7 @@ MALFORMED: dict[str, tuple[bytes, tuple[object, int] | None]] = {
     "a number": (b"5", (None, INVALID_REQUEST)),
     "null": (b"null", (None, INVALID_REQUEST)),
     "half of a surrogate pair": (written(b'"\\ud800"'), (7, PARSE_ERROR)),
-    "a thousand levels": (written(b"[" * 1_000 + b"]" * 1_000), (None, PARSE_ERROR)),
+    "three hundred levels": (written(b"[" * 300 + b"]" * 300), (7, PARSE_ERROR)),
     "a hundred thousand levels": (b"[" * 100_000, (None, PARSE_ERROR)),
     "a number of 5,000 digits": (written(b"9" * 5_000), (None, PARSE_ERROR)),
     "a line beyond the limit": (b"x" * (LONGEST_LINE + 100), (None, PARSE_ERROR)),

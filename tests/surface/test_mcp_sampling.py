@@ -62,7 +62,7 @@ def test_the_clients_model_completes_a_mission(tmp_path: Path, era: str, mode: s
                 )
             result, changes = here.asked[1].messages[2].content_as_list
             assert isinstance(result, ToolResultContent if mode == "native" else TextContent)
-            assert isinstance(changes, TextContent) and "Iteration 1 begins." in changes.text
+            assert isinstance(changes, TextContent) and "Iteration 2 begins." in changes.text
             answered = await here.events(name, ModelAnswered)
             assert [(one.answer.model, one.answer.text, one.tokens) for one in answered] == [
                 ("theirs", "onward", 0)

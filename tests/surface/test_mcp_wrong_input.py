@@ -95,7 +95,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(folder: Path, era: str) -> AsyncIterator[Stage]:
-    (folder / "pursuit.toml").write_text(COMMANDS, encoding="utf-8")
+    (folder / "pursuit.toml").write_text(f"{COMMANDS}[limits]\nunbounded = true\n", encoding="utf-8")
     here = Runtime(state=folder / "ledger.db", config=folder / "pursuit.toml", servers={"demo": [weigh, ship]})
     async with here as runtime, mission_server(runtime) as server, Client(server, mode=era) as client:
         known = START["criteria"][:1]

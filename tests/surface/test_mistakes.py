@@ -1,7 +1,8 @@
 """The mistakes that people make at the command line, and the answers that they want: one row for each.
 
 A row says in its own words what was done wrong, does it, and names what the answer must hold. Add a row here for each
-mistake that a user reports.
+mistake that a user reports. Those of an engineer who tunes a command (metrics, missing modules, no criteria, invalid
+TOML) are in `tests/e2e/test_first_journey.py`.
 """
 
 from __future__ import annotations
@@ -99,6 +100,37 @@ def second_driver(place: Place) -> str:
         anyio.run(claim.release)
 
 
+def cold_npx(place: Place) -> str:
+    """The package of a server takes longer to download than the server may take to start."""
+    npx = place.write("npx", "#!/bin/sh\ncat > /dev/null\n")
+    npx.chmod(0o755)
+    return said("run", "m.toml", m=server(str(npx), "-y", "server", more="timeouts = { connect = 0.2 }\n"))(place)
+
+
+def without_extra(place: Place) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pursuit.proposers.search.find_spec", lambda _name: None)
+        return said("run", "m.toml", m=mission(proposer='kind = "search"\ntool_name = "beam.evaluate"'))(place)
+
+
+def model(name: str, *, budget: str = "", key: str | None = "sk-none") -> Act:
+    """A mission with this language model and a part of its budget; both providers have this key."""
+
+    def act(place: Place) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+                patch.delenv(variable, raising=False) if key is None else patch.setenv(variable, key)
+            text = mission(proposer=f'kind = "model"\nmodel = "{name}"')
+            return said("run", "m.toml", m=text.replace("[budget]", f"[budget]\n{budget}"))(place)
+
+    return act
+
+
+def table(place: Place) -> str:
+    after(ended, "report", "last", "-o", "r.csv", code=0)(place)
+    return (place.folder / "r.csv").read_text(encoding="utf-8")
+
+
 def stopped_by(number: signal.Signals) -> Act:
     """A mission is driven, its driver gets a signal; then its status is asked for, and it is watched."""
 
@@ -187,6 +219,36 @@ MISTAKES: dict[str, tuple[Act, tuple[str, ...]]] = {
         ),
         ("beam", r"0\.2 s"),
     ),
+    "a server that prints something else than MCP": (
+        said("run", "m.toml", m=server("python3", "-c", "print('Listening on port 80')")),
+        (r"it does not speak MCP on standard output \(.*\); its first line there is 'Listening on port 80'\n",),
+    ),
+    "a cold npx": (cold_npx, (r"within 0\.2 s; \S*npx may still be downloading it: run it once by hand",)),
+    "an allowlist that matches nothing": (
+        said("run", "m.toml", m=mission().replace('["beam.evaluate"]', '["beam.evalute", "plant.*"]')),
+        (
+            r"tool_allowlist\[0\]: no server offers a tool 'beam\.evalute'; did you mean 'beam\.evaluate'",
+            r"tool_allowlist\[1\]: no tool matches 'plant\.\*'; .*beam",
+        ),
+    ),
+    "a missing extra": (without_extra, (r"needs optuna and cmaes: pip install 'pursuit\[search\]'",)),
+    "a typo in the provider of a model": (
+        model("antropic:claude-haiku-4-5"),
+        (r"proposer\.model: .*Did you mean 'anthropic:claude-haiku-4-5'",),
+    ),
+    "a missing key": (
+        model("anthropic:claude-haiku-4-5", key=None),
+        (r"the environment variable ANTHROPIC_API_KEY is not set; set it to your key",),
+    ),
+    "a model without its provider": (
+        model("claude-haiku-4-5"),
+        (r"proposer\.model: must be provider:name, such as anthropic:claude-haiku-4-5",),
+    ),
+    "a cap on cost without a price": (
+        model("openai:of-my-own", budget="max_cost_usd = 1"),
+        (r"the price of openai:of-my-own is not known.*\[prices\.\"openai:of-my-own\"\] in pursuit\.toml",),
+    ),
+    "trials as CSV": (table, (r"^trial,iteration,tool,outcome,best,.*,cost,", "^0,0,beam.evaluate,ok,True,")),
     "a variable that is not set": (
         said("run", "m.toml", m=server("python3", more='env = { KEY = "${NOT_SET_ANYWHERE}" }\n')),
         ("NOT_SET_ANYWHERE",),

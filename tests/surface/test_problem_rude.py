@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def test_a_damaged_attempt_is_named_and_hides_no_other(tmp_path: Path, damage: s
 
     anyio.run(hand_in, "attempt-1", 3)
     anyio.run(hand_in, "attempt-2", 3)
-    with sqlite3.connect(tmp_path / "ledger.db") as ledger:
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger, ledger:
         ledger.execute(damage)
     ledger.close()
     place, state = Place(tmp_path), ("--state", "ledger.db")

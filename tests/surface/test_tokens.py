@@ -259,6 +259,17 @@ def test_the_command_refuses_what_is_wrong(place: Place) -> None:
         assert "is damaged" in place.ask(*words, code=2)[1]
 
 
+def test_a_token_may_be_given_further_rights(place: Place) -> None:
+    made = place.json("token", "new", "ide", "--may", "approve-own")
+    assert (made["role"], made["may"]) == ("client", "approve-own")
+    assert place.json("token", "list")["tokens"][0]["may"] == ["approve-own"]
+    held = Tokens.beside(place.ledger).holder(place.json("token", "rotate", "ide")["token"])
+    assert held is not None and held.may == ("approve-own",)
+    assert "--may" in place.ask("token", "new", "--may", "aprove-own", code=2)[1]
+    assert "give it after `new`" in place.ask("token", "--name", "a", "new", code=2)[1]
+    assert [row["name"] for row in place.json("token", "list")["tokens"]] == ["ide"]
+
+
 def test_common_options_may_stand_anywhere(place: Place, tmp_path: Path) -> None:
     state = tmp_path / "other" / "ledger.db"
     place.ask("--state", state, "token", "--name", "x")

@@ -184,9 +184,9 @@ def test_the_reason_names_the_best_value_that_keeps_the_limits() -> None:
     criteria = [threshold(target=1), threshold("stress", target=10)]
     ended = run(Simulation(criteria=criteria), weigh(2, 50), weigh(7, 9), *[weigh(8, 9)] * 9)
     assert ended[-1].reason == "no_progress"
-    assert "mass <= 1: best 7 in iteration 1;" in (ended[-1].rationale or "")
+    assert "mass <= 1: best 7 in iteration 2;" in (ended[-1].rationale or "")
     ended = run(Simulation(criteria=criteria), *[weigh(2, 50)] * 9)
-    assert "mass <= 1: best 2 in iteration 0, which violates a limit;" in (ended[-1].rationale or "")
+    assert "mass <= 1: best 2 in iteration 1, which violates a limit;" in (ended[-1].rationale or "")
 
 
 def test_a_run_that_reached_its_level_is_ended_within_its_window() -> None:

@@ -118,7 +118,7 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
     )
     found = {fault.field: fault.reason for fault in faults}
     expected = {
-        "colour": "no such key here; known: audit, callers, checks",
+        "colour": "no such key here; known: approvals, audit, callers",
         "servers.both": "both 'command' and 'url'",
         "servers.neither": "needs a 'command' (stdio) or a 'url' (http)",
         "servers.bad name": "a server's name has",

@@ -102,7 +102,7 @@ GONE = [call(), call(outcome="failed", error="broke"), call(outcome="timed_out",
 def test_a_value_that_its_tool_no_longer_reports_is_out_of_date(later: dict[str, Any]) -> None:
     result = standing(threshold(), [mass(0.5)], [later])
     assert (result.status, result.source and result.source.iteration) == ("inconclusive", 1)
-    assert "no current value of 'mass'; it was 0.5 in iteration 0" in result.evidence["reason"]
+    assert "no current value of 'mass'; it was 0.5 in iteration 1" in result.evidence["reason"]
     assert standing(threshold(hold=True), [mass(0.5)], [later]).status == "met"
     assert standing(threshold(hold=True), [later]).status == "inconclusive", "there is nothing to hold"
     trend = {"criterion_id": "t", "kind": "metric_trend", "metric": "mass", "direction": "decreasing"}

@@ -78,6 +78,28 @@ def test_a_metric_without_a_value_is_told_after_three_iterations(
     play(scene)
 
 
+def test_a_warning_goes_when_the_metric_has_a_value(tmp_path: Path) -> None:
+    late = "mission.observe('late', 1) if state.iteration == 3 else world.train()"
+
+    async def scene() -> None:
+        async with stage(tmp_path, train) as runtime:
+            wanted = mission(
+                criteria=[metric("late") <= 0, metric("never") <= 0],
+                budget=Budget(max_iterations=9),
+                proposer=script(late),
+                tool_allowlist=["world.*"],
+            )
+            mission_id = (await runtime.service.start(wanted)).session_id
+            told = (await runtime.service.iterate(mission_id, iterations=3))["warnings"]
+            assert [text.split(" after")[0] for text in told] == ["no value for `late`", "no value for `never`"]
+            assert (await runtime.service.status(mission_id))["warnings"] == told
+            assert "warnings" not in await runtime.service.iterate(mission_id)
+            for shown in (await runtime.service.status(mission_id), await runtime.service.report(mission_id)):
+                assert shown["warnings"] == told[1:]
+
+    play(scene)
+
+
 def test_nothing_seen_is_said_and_a_tool_that_was_not_called_is_not_blamed(tmp_path: Path) -> None:
     def quiet() -> str:
         """Says nothing."""
@@ -127,6 +149,7 @@ val_loss = 'val_loss=([0-9.]+)'
 mode = "auto"
 """
 BREAKS = "import no_such_package"
+FOURTH = "import os; open('run%d' % os.getpid(), 'w'); sys.exit(sum('run' in one for one in os.listdir()) < 4)"
 SEARCH = {"kind": "search", "tool_name": "commands.train", "parameters": {"x": {}}}
 
 
@@ -148,7 +171,8 @@ SAME = "commands.train ended with exit code 1: ModuleNotFoundError: No module na
 @pytest.mark.parametrize(
     ("proposer", "more", "reason", "count", "text"),
     [
-        ({**SEARCH, "args": {"work": BREAKS}}, {}, "proposer_failed", 3, SAME),
+        ({**SEARCH, "args": {"work": BREAKS}}, {}, "proposer_failed", 4, f"{SAME}; none of the 4 trials succeeded"),
+        ({**SEARCH, "args": {"work": FOURTH}}, {}, "max_iterations", 5, None),
         (repeat("commands.train", x=1, work=BREAKS), {}, "proposer_failed", 3, SAME),
         (repeat("commands.train", x=1, work=BREAKS), {"pace": 0.001}, "max_iterations", 5, None),
         (script(f"commands.train(x=1, work='{BREAKS}')"), {}, "proposer_failed", 3, f"script: {SAME}"),
@@ -161,7 +185,7 @@ SAME = "commands.train ended with exit code 1: ModuleNotFoundError: No module na
         ),
         (script("raise ValueError(str(state.iteration))"), {}, "max_iterations", 5, None),
     ],
-    ids=["search", "repeat", "poll", "call of a script", "script", "other errors"],
+    ids=["search", "search that works later", "repeat", "poll", "call of a script", "script", "other errors"],
 )
 def test_the_same_failure_three_times_ends_the_mission(
     proposer: dict[str, Any], more: dict[str, Any], reason: str, count: int, text: str | None, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +268,7 @@ def test_a_large_result_is_stored_once_and_previewed_and_a_script_gets_the_whole
             assert settled[0].preview is not None and 100 < len(settled[0].preview) <= 2_000
             digests = await runtime.service.ledger.digests(report.session_id)
             assert len(digests) == 2, "one result and one report"
-        with sqlite3.connect(tmp_path / "ledger.db") as database:
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
             assert database.execute("SELECT count(*) FROM blobs WHERE size > 20000").fetchone() == (1,)
         database.close()
 

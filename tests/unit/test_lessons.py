@@ -54,7 +54,7 @@ def test_lessons_say_what_worked_with_which_arguments_and_what_failed_and_why(tm
             _, lessons = await ended(runtime, tuning(-1, 50, -1, 150, 120))
             assert lessons == [
                 "latency_ms < 200 was met: the best latency_ms was 150, from world.tune with "
-                '{"x":150,"api_key":"[redacted]"} in iteration 3.',
+                '{"x":150,"api_key":"[redacted]"} in iteration 4.',
                 "world.tune failed 2 of 4 times: ValueError: x must not be negative but it is -1.0 (2 times).",
             ]
 
@@ -72,7 +72,7 @@ def test_lessons_say_what_was_never_met_and_what_was_denied(tmp_path: Path) -> N
                 again = Proposal.model_validate(proposal(("world.tune", {"x": 1})))
                 await runtime.service.iterate(mission_id, proposal=again)
             lessons = (await runtime.service.report(mission_id))["lessons"]
-            best = 'the best latency_ms was 299, from world.tune with {"x":1} in iteration 0'
+            best = 'the best latency_ms was 299, from world.tune with {"x":1} in iteration 1'
             assert lessons[0] == f"latency_ms < 10 was never met: {best}."
             assert lessons[1] == "event certified was never met."
             assert lessons[2].startswith("obs['metrics']['nothing'] > 1 was never met: ")

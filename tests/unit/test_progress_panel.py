@@ -19,7 +19,7 @@ def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
     told = iter([-0.419, 0.75, 2.70090000001])
     frames: list[str] = []
 
-    def measure() -> dict[str, Any]:
+    def measure(x: float = 1) -> dict[str, Any]:
         return {"metrics": {"g4": next(told)}}
 
     def submit() -> str:
@@ -33,7 +33,7 @@ def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
             {"criterion_id": "judged", "kind": "check", "command": ["/a/long/way/to/python", "-c", "pass " * 40]},
         ],
         budget=Budget(max_iterations=3),
-        proposer={"kind": "repeat", "tool_name": "measure"},
+        proposer={"kind": "repeat", "tool_name": "measure", "args": {"x": 0.123456789012}},
     )
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
@@ -55,5 +55,8 @@ def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
     assert "✗ close      g4 2.70090000001, wanted ≤ 2.7009, lowest so far -0.419" in third
     assert "✗ submitted  world.submit succeeded 0 times, wanted 1" in first
     assert "? judged     check python -c pass pass" in first and "…" in first
-    assert "lowest g4 -0.419 (<= 2.7009)" in third and "best         g4 -0.419 with {} (iteration 0)" in third
+    assert (
+        "lowest g4 -0.419 (<= 2.7009)" in third
+        and 'best         g4 -0.419 with {"x": 0.1234568} (iteration 1)' in third
+    )
     assert max(len(words) for frame in frames for words in frame.splitlines()[:-1]) <= 80

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def test_what_iterations_returned_is_bounded_and_the_newest_is_kept(tmp_path: Pa
             assert rows[-1]["calls"][0]["result"]["text"].startswith("xxx") and rows[-1]["metrics"] == {"size": 15_000}
             assert "calls" not in rows[0] and rows[0]["calls_omitted"] == 1
             text = "\n".join(run_lines(answer))
-            assert len(text) < MOST_CALLS + 10_000 and "iteration 79: " in text and '"size": 15000' in text
+            assert len(text) < MOST_CALLS + 10_000 and "iteration 80: " in text and '"size": 15000' in text
 
     play(scene)
 
@@ -332,7 +333,7 @@ def test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail(
             return (await runtime.service.verify(expect=root)).faults
 
     root = play(scene)
-    with sqlite3.connect(tmp_path / "ledger.db") as database:
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
         stream, seq = database.execute(
             "SELECT id, head_seq FROM streams WHERE kind = 'mission' AND status <> 'forgotten'"
         ).fetchone()

@@ -7,7 +7,7 @@ approval is answered only by the person at the keyboard or by one of these comma
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,18 +101,30 @@ def _show_state(context: Context, mission_id: str, state: MissionState) -> None:
     screen.hint(f"next: {context.command('report', mission_id) if ended else show.continue_command(context, status)}")
 
 
-@command(app)
+@command(app, epilog="Example:  pursuit approvals show ID,  the arguments of one question whole")
 async def approvals(
     context: Context,
     *,
-    mission_id: Annotated[str | None, typer.Argument(metavar="MISSION", help="Only those of this mission.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MISSION | show ID]", help="Only those of this mission, or one question whole."),
+    ] = None,
+    reveal: Annotated[bool, typer.Option("--reveal", help="With show: secrets, too; it is in the audit.")] = False,
 ) -> None:
-    """Show the calls that wait for your approval."""
+    """Show the calls that wait for your approval, or with `show ID` the arguments of one whole."""
+    from pursuit.errors import InvalidArgument
     from pursuit.reports.wording import moment
     from pursuit.service.approvals import Approvals
 
-    screen = context.screen
-    rows = await Approvals(context.service).open(mission_id)
+    screen, approvals, given = context.screen, Approvals(context.service), words or []
+    if given[:1] == ["show"] and len(given) == len(("show", "ID")):
+        row = await approvals.show(await approvals.find(given[1]), reveal=reveal)
+        screen.answer(row)
+        show_whole(screen, row)
+        return
+    if len(given) > 1 or reveal or given == ["show"]:
+        raise InvalidArgument("give one MISSION, or show and the ID of one question; --reveal goes with show")
+    rows = await approvals.open(given[0] if given else None)
     if screen.answer({"approvals": rows}):
         return
     for row in rows:
@@ -120,10 +132,14 @@ async def approvals(
         screen.fact(_asker(row), row["session_id"])
         for line in str(row["description"]).splitlines():
             screen.plain(f"  {line}")
+        if row.get("cut"):
+            screen.fact("cut", f"see it whole first: {context.command('approvals', 'show', row['approval_id'])}")
+        if people := people_words(row):
+            screen.fact("yes", people)
         screen.fact("expires", moment(row["expires_at"]))
     if rows:
-        words = " (or --all)" if len(rows) > 1 else ""
-        screen.hint(f"answer with: {context.command('approve', 'ID')}{words}  or  {context.command('deny', 'ID')}")
+        several = " (or --all)" if len(rows) > 1 else ""
+        screen.hint(f"answer with: {context.command('approve', 'ID')}{several}  or  {context.command('deny', 'ID')}")
     else:
         screen.hint("nothing waits for an answer")
 
@@ -143,15 +159,20 @@ async def approve(
             help="once, arguments (these arguments in this mission) or mission (this tool in this mission).",
         ),
     ] = "once",
+    unseen: Annotated[
+        bool, typer.Option("--unseen", help="Also calls whose arguments were cut and that you did not `show`.")
+    ] = False,
     reason: ReasonOption = None,
 ) -> int:
     """Allow calls that wait; their missions continue when they run again."""
     from pursuit.errors import Fault, ValidationFailed
+    from pursuit.service.approvals import require_channel
 
     if width not in WIDTHS:
         raise ValidationFailed([Fault(field="--for", reason=f"{width!r} is not one of {', '.join(WIDTHS)}")])
+    require_channel("terminal", context.configuration().channels)
     wanted = await _questions(context, approval_ids, mission_id, every=every)
-    return await _answer(context, wanted, width, reason, named=bool(approval_ids))
+    return await _answer(context, wanted, width, reason, named=bool(approval_ids), unseen=unseen)
 
 
 @command(app)
@@ -183,7 +204,9 @@ async def _questions(
     return [row["approval_id"] for row in await approvals.open(mission_id)]
 
 
-async def _answer(context: Context, wanted: Sequence[str], answer: Any, reason: str | None, *, named: bool) -> int:
+async def _answer(
+    context: Context, wanted: Sequence[str], answer: Any, reason: str | None, *, named: bool, unseen: bool = False
+) -> int:
     """Answers each question; one that cannot be answered does not keep the others from their answer."""
     from pursuit.errors import Conflict, PursuitError
     from pursuit.service.approvals import Approvals
@@ -193,7 +216,7 @@ async def _answer(context: Context, wanted: Sequence[str], answer: Any, reason: 
     refused: list[PursuitError] = []
     for approval_id in wanted:
         try:
-            rows.append(await approvals.answer(approval_id, answer, reason=reason))
+            rows.append(await approvals.answer(approval_id, answer, reason=reason, unseen=unseen))
         except PursuitError as error:
             # Not named by its id: a wider answer, or another person, was faster.
             if named or not isinstance(error, Conflict):
@@ -205,6 +228,8 @@ async def _answer(context: Context, wanted: Sequence[str], answer: Any, reason: 
     for row in rows:
         screen.fact("denied" if answer == "denied" else "approved", row["tool"])
         screen.fact(_asker(row), row["session_id"])
+        if answer != "denied" and (people := people_words(row)):
+            screen.fact("yes", people)
     if not screen.json:
         for error in refused:
             screen.note(f"error: {error.message}")
@@ -217,6 +242,30 @@ async def _answer(context: Context, wanted: Sequence[str], answer: Any, reason: 
     return USAGE if refused else 0
 
 
+def people_words(row: Mapping[str, Any]) -> str | None:
+    """How many of the people that are required have said yes, such as "1 of 2 (ann)"; None if it is one."""
+    if "required" not in row:
+        return None
+    said = row["approved_by"]
+    return f"{len(said)} of {row['required']}" + (f" ({', '.join(map(clean, said))})" if said else "")
+
+
+def show_whole(screen: Screen, row: Mapping[str, Any]) -> None:
+    """Prints a question with its arguments whole; a text of several lines keeps them, each behind a bar."""
+    import json
+
+    first, *_, last = str(row["description"]).splitlines()
+    screen.plain(clean(first))
+    for name, value in row["args"].items():
+        if isinstance(value, str) and "\n" in value:
+            screen.plain(f"  {clean(name)}:")
+            for line in value.split("\n"):
+                screen.plain(f"    | {clean(line)}")
+        else:
+            screen.plain(f"  {clean(name)}: {clean(json.dumps(value, ensure_ascii=False, default=str))}")
+    screen.plain(clean(last))
+
+
 def _asker(row: Mapping[str, Any]) -> str:
     return "gateway" if str(row["session_id"]).startswith("gateway-") else "mission"
 
@@ -225,8 +274,10 @@ _ANSWERS: dict[str, Permission] = {"y": "once", "a": "arguments", "m": "mission"
 _LONGEST_LINE = 4096
 
 
-async def ask_at_terminal(screen: Screen, row: Mapping[str, Any]) -> Permission | None:
-    """Asks the person at the terminal; None leaves the question open.
+async def ask_at_terminal(
+    screen: Screen, row: Mapping[str, Any], show: Callable[[], Awaitable[Mapping[str, Any]]]
+) -> Permission | None:
+    """Asks the person at the terminal; None leaves the question open. `show` returns the question whole.
 
     It reads in the event loop, so cancelling it leaves no thread behind that would take the next line.
     """
@@ -237,8 +288,15 @@ async def ask_at_terminal(screen: Screen, row: Mapping[str, Any]) -> Permission 
     screen.plain("")
     for line in str(row["description"]).splitlines():
         screen.plain(clean(line))
+    if people := people_words(row):
+        screen.plain(f"{people} said yes")
+    cut = bool(row.get("cut"))
+    if cut:
+        screen.plain("(the arguments are cut: [s]how them whole before a yes)")
     while True:
-        typer.echo("[y]es once, yes for these [a]rguments, yes for this [m]ission, [n]o, [l]ater [l]: ", nl=False)
+        typer.echo(
+            "[y]es once, yes for these [a]rguments, yes for this [m]ission, [s]how, [n]o, [l]ater [l]: ", nl=False
+        )
         try:
             await anyio.wait_readable(sys.stdin)
         except anyio.get_cancelled_exc_class():
@@ -250,5 +308,10 @@ async def ask_at_terminal(screen: Screen, row: Mapping[str, Any]) -> Permission 
         given = typed.strip().lower()[:1]
         if given in ("l", ""):
             return None
-        if given in _ANSWERS:
+        if given == "s":
+            show_whole(screen, await show())
+            cut = False
+        elif cut and given in ("y", "a", "m"):
+            screen.plain("the arguments above are cut; type s to see them whole first")
+        elif given in _ANSWERS:
             return _ANSWERS[given]

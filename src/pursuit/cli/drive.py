@@ -9,6 +9,7 @@ import signal
 import sys
 import termios
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import anyio
 from pursuit.cli import show
 from pursuit.cli.console import ENDED, EXIT, Screen, clean, line, model_usage
 from pursuit.cli.context import Context, Interrupted, conduct
-from pursuit.cli.control import ask_at_terminal
+from pursuit.cli.control import ask_at_terminal, people_words
 from pursuit.cli.errors import root_cause
 from pursuit.cli.progress import progress
 from pursuit.cli.queries import follow
@@ -100,6 +101,8 @@ class Drive:
             async with anyio.create_task_group() as tasks:
                 for mode in dict.fromkeys(modes.values()):
                     names = [name for name, kept in modes.items() if kept == mode]
+                    if self._mode is None and mode is not None:
+                        self._say_mode(mode, *names)
                     tasks.start_soon(together, self._mode or mode, names)
             self.screen.answer({"missions": [rows[name] for name in modes]})
             if not modes:
@@ -141,7 +144,11 @@ class Drive:
             raise show.has_ended(self.context, mission_id, state)
         if self._mode is None and state.mode is not None:
             self._mode = state.mode
-            self.screen.note(f"policy mode {state.mode}, as the mission was started; --mode changes it")
+            self._say_mode(state.mode)
+
+    def _say_mode(self, mode: str, *names: str) -> None:
+        which = f"{', '.join(names)}: " if names else ""
+        self.screen.note(f"{which}policy mode {mode}, as the mission was started; --mode changes it")
 
     def conduct(self, work: Callable[[Runtime], Awaitable[int]]) -> int:
         """Runs the work with a runtime and returns its exit code, or that of the signal which stopped it."""
@@ -194,7 +201,7 @@ class Drive:
         """Whether the mission can go on here: its questions were answered, at this terminal or elsewhere."""
         approvals, service = Approvals(runtime.service), runtime.service
         asked = False
-        if self.screen.rich and sys.stdin.isatty():
+        if self.screen.rich and sys.stdin.isatty() and "terminal" in service.channels:
             rows = await approvals.open(mission_id)
             asked = bool(rows)
             for row in rows:
@@ -222,7 +229,7 @@ class Drive:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(withdraw)
-            answer = await ask_at_terminal(self.screen, row)
+            answer = await ask_at_terminal(self.screen, row, lambda: approvals.show(approval_id, mission_id=mission_id))
             tasks.cancel_scope.cancel()
         if withdrawn:
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # half an answer to a question that is gone
@@ -231,9 +238,12 @@ class Drive:
         if answer is None:
             return False
         try:
-            await approvals.answer(approval_id, answer)
-        except Conflict as taken:  # at the same moment
+            row = await approvals.answer(approval_id, answer)
+        except Conflict as taken:  # at the same moment, or a second yes where another person must agree
             self.screen.note(taken.message)
+        else:
+            if answer != "denied" and (people := people_words(row)):
+                self.screen.note(f"{people} said yes")
         return True
 
     async def _pursue_several(self, runtime: Runtime, names: Sequence[str], rows: dict[str, dict[str, Any]]) -> None:
@@ -262,9 +272,9 @@ class Drive:
             cause = root_cause(error)
             if not isinstance(cause, PursuitError):
                 raise
-            return {"session_id": mission_id, "error": cause.as_dict()}
-        finally:
             self._begun.remove(mission_id)
+            return {"session_id": mission_id, "error": cause.as_dict()}
+        self._begun.remove(mission_id)  # not after a signal, whose answer names it
         keys = ("session_id", "status", "verdict", "verdict_reason", "waiting_for", "failure", "iteration_count")
         row = {key: status[key] for key in keys if key in status}
         return {**row, "why": show.why(status), **({"report_files": files} if files else {})}
@@ -335,7 +345,15 @@ class Drive:
             self.screen.note(f"stopped by {name}; everything so far is recorded. Continue with: {resume}")
         else:
             self.screen.note(f"stopped by {name}; nothing was started")
+        if self._begun and self.context.configuration().notify is not None:
+            with suppress(Interrupted, PursuitError):
+                self.context.drive(self._notify)
         return 128 + number
+
+    async def _notify(self, runtime: Runtime) -> None:
+        """Tells the operator, as `[notify]` says, that these missions are interrupted."""
+        if runtime.notifier is not None:
+            await runtime.notifier.stopped(runtime.service, self._begun)
 
 
 async def _interrupted_modes(runtime: Runtime) -> dict[str, str | None]:

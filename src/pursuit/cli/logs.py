@@ -72,9 +72,9 @@ class Log:
             case events.ModelAsked():
                 self._model = event.model
                 again = f", request {event.attempt + 1}" if event.attempt else ""
-                text = f"iteration {event.iteration}: asked {line(event.model)}{again}"
+                text = f"iteration {event.iteration + 1}: asked {line(event.model)}{again}"
             case events.ModelAnswered():
-                text = f"iteration {event.iteration}: {line(self._model)} {_said(event)}"
+                text = f"iteration {event.iteration + 1}: {line(self._model)} {_said(event)}"
             case _:
                 text = _words(event, state)
         if text is None:
@@ -126,14 +126,14 @@ def _words(event: AnyEvent, state: MissionState) -> str | None:
             why = f": {line(event.rationale, LONGEST)}" if event.rationale else ""
             what = "a script" if event.script is not None else counted(len(event.calls), "call")
             said = f"failed: {reasons}" if reasons else f"proposes {what}{why}"
-            return f"iteration {event.iteration}: {event.proposer} {said}"
+            return f"iteration {event.iteration + 1}: {event.proposer} {said}"
         case events.CallRefused():
             return f"call {line(event.tool)} {_arguments(event.args)}: {event.outcome}: {line(event.reason, LONGEST)}"
         case events.ScriptEnded():
             return None if event.error is None else f"script failed: {line(event.error, LONGEST)}"
         case events.IterationEnded():
             rationale = f": {line(event.rationale, LONGEST)}" if event.rationale else ""
-            return f"iteration {event.iteration}: {event.verdict} ({event.reason}){rationale}"
+            return f"iteration {event.iteration + 1}: {event.verdict} ({event.reason}){rationale}"
         case events.MissionWarned():
             return f"warning: {line(event.message, LONGEST)}"
         case events.WaitBegan():
@@ -152,6 +152,7 @@ def operator_words(event: events.OperatorEvent) -> str:
     """What the operator ordered or answered."""
     answered = isinstance(event, events.ApprovalAnswered)
     what = _ANSWERS[event.answer] if answered else _ORDERS.get(type(event), type(event).__name__)
+    what += f" ({event.channel})" if answered and event.channel else ""
     return f"{what} by {line(event.by)}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
 
 
@@ -167,4 +168,5 @@ _ORDERS: dict[type[Any], str] = {
     events.AbortOrdered: "abort ordered",
     events.CompletionOrdered: "completion ordered",
     events.BudgetExtended: "budget extended",
+    events.ApprovalShown: "question seen whole",
 }

@@ -115,8 +115,8 @@ def lines(screen: Screen) -> Observer:
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
         warned[mission_id] = len(state.raised)
-        for _iteration, warning in state.raised[known:]:
-            screen.note(f"warning: {line(warning)}")
+        for warning in state.raised[known:]:
+            screen.note(f"warning: {line(warning.message)}")
 
     return see
 
@@ -145,7 +145,7 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
 
     state = seen.state
     last = state.last_ended
-    best = best_words(best_row(state.best_points.best()))
+    best = best_words(_short(best_row(state.best_points.best())))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
@@ -155,7 +155,7 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
         *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
-        *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
+        *(Text(f"warning: {line(warning)}", style="yellow") for warning in state.standing_warnings[-MOST_WARNINGS:]),
         *_last_call(state),
         *_questions(state),
     ]
@@ -163,6 +163,17 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
         rows.append(Text(f"model        {words[-2 * width + 40 :]}"))
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
+
+
+def _short(value: Any) -> Any:
+    """Numbers as a moving screen shows them, with seven digits; the status has all of them."""
+    match value:
+        case float():
+            return float(f"{value:.7g}")
+        case dict():
+            return {name: _short(one) for name, one in cast("dict[str, Any]", value).items()}
+        case _:
+            return value
 
 
 def _last_call(state: MissionState) -> list[Text]:
@@ -173,7 +184,8 @@ def _last_call(state: MissionState) -> list[Text]:
         if iteration is not None and iteration.calls:
             call = list(iteration.calls.values())[-1]
             error = f": {line(call.error, 200)}" if call.error else ""
-            words = f"{line(call.tool)} {line(compact(redacted(call.args)))} {call.outcome or 'under way'}{error}"
+            args = line(compact(_short(redacted(call.args))))
+            words = f"{line(call.tool)} {args} {call.outcome or 'under way'}{error}"
             return [Text(f"last call    {words}", no_wrap=True, overflow="ellipsis")]
     return []
 
@@ -192,9 +204,7 @@ def _headline(seen: Snapshot, seconds: float) -> Text:
 
     state = seen.state
     cap = state.cap("max_iterations")
-    # The open iteration; if none is open, the last one that ended.
-    number = state.iteration_count + (state.open is not None)
-    count = f"{number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
+    count = f"{state.iteration_number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
     doing = f"waiting for {state.waiting_for}" if state.waiting_for is not None else _DOING[seen.phase]
     return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {clock(seconds)}")
 

@@ -95,7 +95,8 @@ def prompt(
     *,
     mission_id: MissionId,
     iteration: Annotated[
-        int | None, typer.Option("--iteration", metavar="N", min=0, help="What was sent in this iteration.")
+        int | None,
+        typer.Option("--iteration", metavar="N", min=1, help="What was sent in this iteration, counted from 1."),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the room goes instead of the texts.")] = False,
 ) -> None:
@@ -108,7 +109,9 @@ def prompt(
         return await runtime.service.prompt(mission_id)
 
     try:
-        found = context.look(lambda runtime: runtime.service.prompt(mission_id, iteration))
+        found = context.look(
+            lambda runtime: runtime.service.prompt(mission_id, None if iteration is None else iteration - 1)
+        )
     except UpstreamUnavailable:  # nothing was sent yet, so the tools are not recorded
         found = context.drive(next_request)
     show.requests(context.screen, found, tokens=tokens)
@@ -371,6 +374,7 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
     from pursuit.cli.progress import iteration_line
     from pursuit.core import events
     from pursuit.core.report import iso
+    from pursuit.reports.wording import local_iso
 
     match event:
         case events.IterationEnded():
@@ -380,7 +384,9 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
         case events.MissionWarned():
             return f"warning: {line(event.message)}"
         case events.WaitBegan():
-            until = f", next try at {iso(event.until)}" if event.waiting_for == "model" and event.until else ""
+            until = (
+                f", next try at {local_iso(iso(event.until))}" if event.waiting_for == "model" and event.until else ""
+            )
             return f"waiting for {event.waiting_for}{until}"
         case events.ModelAnswered(answer=events.ModelAnswer(text=text)) if text:
             return f"the model says: {line(text, 200)}"

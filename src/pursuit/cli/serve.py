@@ -17,7 +17,7 @@ from pursuit.cli.options import ModeOption, mission_ids
 if TYPE_CHECKING:
     from pursuit.errors import Fault
     from pursuit.server.bind import HttpBinding
-    from pursuit.server.tokens import Tokens
+    from pursuit.server.tokens import Right, Tokens
 
 PANEL = "Serve"
 DEFAULT_HOST = "127.0.0.1"
@@ -34,6 +34,7 @@ AllowHostOption = Annotated[list[str] | None, typer.Option(metavar="NAME", help=
 RequireTokenOption = Annotated[
     bool, typer.Option("--require-token", help="Require a bearer token on loopback too (see `pursuit token`).")
 ]
+OperatorOption = Annotated[bool, typer.Option("--operator", help="Operator token: may answer approvals.")]
 _HTTP_OPTIONS = ("allow_host", "require_token", "host", "port")
 
 app = typer.Typer()
@@ -170,22 +171,50 @@ def make(
     context: Context,
     *,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Token name (default: token-1, …).")] = None,
-    operator: Annotated[bool, typer.Option("--operator", help="Operator token: may answer approvals.")] = False,
+    operator: OperatorOption = False,
 ) -> None:
     """Make a bearer token for the HTTP server; list and revoke tokens."""
     if (subcommand := context.click.invoked_subcommand) is not None:
         for option, given in (("--name", name is not None), ("--operator", operator)):
             if given:
-                raise typer.BadParameter(f"{option} makes a token; `{subcommand}` takes none")
+                how = "give it after `new`" if subcommand == "new" else f"`{subcommand}` takes none"
+                raise typer.BadParameter(f"{option} makes a token; {how}")
         return
+    _print_made(context, name, operator=operator)
 
-    from pursuit.server.tokens import role_of
+
+@command(token_app, "new", epilog="Example:  pursuit token new laptop --may approve-own")
+def new_token(
+    context: Context,
+    *,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Token name (default: token-1, …).")] = None,
+    operator: OperatorOption = False,
+    may: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RIGHT",
+            help="approve-own: its user's answers to approvals count over HTTP, if [approvals] channels lists that.",
+        ),
+    ] = None,
+) -> None:
+    """Make a bearer token, also with further rights."""
+    _print_made(context, name, operator=operator, may=may or ())
+
+
+def _print_made(context: Context, name: str | None, *, operator: bool, may: Sequence[str] = ()) -> None:
+    from pursuit.errors import Fault, ValidationFailed
+    from pursuit.server.tokens import RIGHTS, role_of
 
     screen = context.screen
-    made, token = _make_token(_tokens(context), name, operator=operator)
+    rights: list[Right] = [one for one in RIGHTS if one in may]
+    if wrong := [one for one in may if one not in RIGHTS]:
+        faults = [Fault(field="--may", reason=f"{one[:80]!r} is not a right; there is approve-own") for one in wrong]
+        raise ValidationFailed(faults, "no token was made")
+    made, token = _make_token(_tokens(context), name, operator=operator, may=rights)
     facts = {
         "name": made,
         "role": role_of(operator=operator),
+        **({"may": ", ".join(rights)} if rights else {}),
         "token": token,
         "header": f"Authorization: Bearer {token}",
     }
@@ -204,7 +233,8 @@ def list_tokens(context: Context) -> None:
     if context.screen.answer({"tokens": rows}):
         return
     for row in rows:
-        context.screen.plain(f"{row['name']}  {row['role']}  made {row['created_at']}")
+        may = f"  may {', '.join(row['may'])}" if "may" in row else ""
+        context.screen.plain(f"{row['name']}  {row['role']}  made {row['created_at']}{may}")
     if not rows:
         context.screen.hint(f"there are no tokens; to make one: {context.command('token')}")
 
@@ -283,14 +313,14 @@ def _tokens(context: Context) -> Tokens:
     return Tokens.beside(context.ledger_path())
 
 
-def _make_token(tokens: Tokens, name: str | None, *, operator: bool) -> tuple[str, str]:
+def _make_token(tokens: Tokens, name: str | None, *, operator: bool, may: Sequence[Right] = ()) -> tuple[str, str]:
     """A new token and its name; another process may take a name that we chose, so we try the next one."""
     from pursuit.server.tokens import NameTaken
 
     while name is None:
         chosen = tokens.free_name()
         try:
-            return chosen, tokens.make(chosen, operator=operator)
+            return chosen, tokens.make(chosen, operator=operator, may=may)
         except NameTaken:
             continue
-    return name, tokens.make(name, operator=operator)
+    return name, tokens.make(name, operator=operator, may=may)

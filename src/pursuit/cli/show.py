@@ -42,6 +42,8 @@ def why(status: Mapping[str, Any]) -> str:
             return f"waiting for {status['waiting_for']}{detail}; its question has expired, which counts as no"
         until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
         return f"waiting for {status['waiting_for']}{detail}{until}"
+    if "paused_reason" in status:
+        return line(status["paused_reason"])
     if status["status"] in ENDED:
         words = reason(status.get("verdict_reason"))
         error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
@@ -66,12 +68,12 @@ def best_words(found: Mapping[str, Any] | None) -> str:
     words: list[str] = []
     if row.get("feasible"):
         words.append(
-            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} (iteration {row['iteration']})"
+            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} (iteration {row['iteration'] + 1})"
         )
     if beyond := row.get("infeasible"):
         broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
         head = "" if words else f"no point keeps all limits; {row['metric']} "
-        words.append(f"{head}{figure(beyond['value'])} in iteration {beyond['iteration']} violates {broken}")
+        words.append(f"{head}{figure(beyond['value'])} in iteration {beyond['iteration'] + 1} violates {broken}")
     return "; ".join(words)
 
 
@@ -218,7 +220,7 @@ def criteria_table(status: Mapping[str, Any]) -> Any:
             name,
             Text(line(row["description"], 90)),
             Text(_evidence(row), style=style),
-            Text(f"{line(source['tool'], 30)} in iteration {source['iteration']}" if source else "", style="dim"),
+            Text(f"{line(source['tool'], 30)} in iteration {source['iteration'] + 1}" if source else "", style="dim"),
         )
     return table
 
@@ -246,7 +248,7 @@ def _judged(name: str, part: Mapping[str, Any]) -> str:
 
 def _proof(row: Mapping[str, Any]) -> str:
     source = row["source"]
-    origin = f" from {source['tool']} in iteration {source['iteration']}" if source else ""
+    origin = f" from {source['tool']} in iteration {source['iteration'] + 1}" if source else ""
     return f" [{_evidence(row)}{origin}]"
 
 
@@ -301,7 +303,7 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
     if screen.rich and not full:
         cells = [
             (
-                str(row["iteration_index"]),
+                str(row["iteration_index"] + 1),
                 row["verdict"],
                 row["verdict_reason"],
                 moment(row.get("started_at")),
@@ -320,7 +322,7 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
 
 def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
     times = [local_iso(row.get(key)) for key in ("started_at", "ended_at")]
-    screen.row([row["iteration_index"], row["verdict"], row["verdict_reason"], *times])
+    screen.row([row["iteration_index"] + 1, row["verdict"], row["verdict_reason"], *times])
     if not full:
         return
     for call in row.get("calls", ()):
@@ -378,7 +380,7 @@ def requests(screen: Screen, found: Mapping[str, Any], *, tokens: bool) -> None:
     if screen.answer(found):
         return
     for request in found["requests"]:
-        name = f"iteration {request['iteration']}, request {request['request']}"
+        name = f"iteration {request['iteration'] + 1}, request {request['request'] + 1}"
         exact = {True: ", exactly as sent", False: ", rebuilt with differences", None: ""}[request.get("exact")]
         screen.plain(f"== {name}{exact} ==")
         if tokens:
@@ -406,10 +408,12 @@ def replayed(screen: Screen, row: Mapping[str, Any]) -> bool:
     if "verdict" in row:
         said = f"verdict {row['verdict']}, {'as recorded' if row['same_verdict'] else 'which was not recorded'}"
     else:
-        said = f"request {row['request']}: {'the same' if row['same_request'] else 'this release sends another text'}"
+        said = (
+            f"request {row['request'] + 1}: {'the same' if row['same_request'] else 'this release sends another text'}"
+        )
         if "same_calls" in row:
             said += f"; {row['model']} {'makes the same calls' if row['same_calls'] else 'answers differently'}"
-    screen.plain(f"iteration {row['iteration']}, {said}")
+    screen.plain(f"iteration {row['iteration'] + 1}, {said}")
     if not row.get("same_calls", True):
         screen.plain(
             f"  recorded: {clean(json.dumps(row['calls']))}\n  now:      {clean(json.dumps(row['new_calls']))}"

@@ -25,7 +25,9 @@ from pursuit.config.surroundings import (
     read_surroundings,
 )
 from pursuit.config.variables import expand_variables
+from pursuit.core.approvals import MOST_PEOPLE
 from pursuit.core.base_model import nearest
+from pursuit.core.events import Channel
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.rules import (
     ANY,
@@ -85,13 +87,15 @@ TOML_KEYS = (
     "tracking",
     "audit",
     "inherit_env",
+    "approvals",
+    "limits",
 )
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
 CALLERS_KEYS = ("may_force_complete",)
 TYPED_KEYS = ("under", "host")
-RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
+RULE_KEYS = ("decision", "server", "tool", "arguments", "reason", "require")
 NETWORK_KEYS = ("allow", "ask", "deny")
 CHECK_KEYS = ("command", "cwd", "timeout", *SURROUNDING_KEYS)
 NOTIFY_KEYS = ("command", "webhook", "secret", "events", "timeout")
@@ -103,6 +107,13 @@ Notice = Literal["waiting", "ended", "stuck", "interrupted", "budget"]
 NOTICES: tuple[Notice, ...] = get_args(Notice)
 Overlap = Literal["skip", "queue", "replace"]
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+
+CHANNELS: tuple[Channel, ...] = get_args(Channel)
+USUAL_CHANNELS: frozenset[Channel] = frozenset(one for one in CHANNELS if one != "http-elicitation")
+APPROVALS_KEYS = ("channels",)
+WHOLE_LIMITS = ("missions_at_once", "missions_a_day", "running", "tasks_at_once", "tokens_a_day", "calls_a_minute")
+AMOUNT_LIMITS = ("cost_usd_a_day", "bytes_stored")
+LIMIT_KEYS = (*WHOLE_LIMITS, *AMOUNT_LIMITS, "unbounded")
 
 _SCHEDULE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _URL = re.compile(r"https?://[^\s/]|\$\{")
@@ -133,6 +144,48 @@ class AuditConfig:
     key: Path | None = None
     signatures: Path | None = None
     reads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """What one client may begin, use and store at most; None is no ceiling.
+
+    `unbounded`: whether it may start a mission without a bound.
+    """
+
+    missions_at_once: int | None = None
+    missions_a_day: int | None = None
+    running: int | None = None
+    tasks_at_once: int | None = None
+    tokens_a_day: int | None = None
+    calls_a_minute: int | None = None
+    cost_usd_a_day: float | None = None
+    bytes_stored: float | None = None
+    unbounded: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether what its missions use is counted in the ledger."""
+        kept = (self.missions_at_once, self.missions_a_day, self.tokens_a_day, self.cost_usd_a_day, self.bytes_stored)
+        return any(most is not None for most in kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsConfig:
+    """`[limits]` for each client, and in its place `[limits.callers.NAME]` for the token of that name."""
+
+    each: Ceilings = field(default_factory=Ceilings)
+    callers: Mapping[str, Ceilings] = field(default_factory=dict[str, Ceilings])
+
+    def of(self, credential: str | None) -> Ceilings:
+        """The ceilings of the client with the token of this name; None is a client without one."""
+        return self.each if credential is None else self.callers.get(credential, self.each)
+
+    @property
+    def requests(self) -> bool:
+        """Whether requests have to be looked at."""
+        every = (self.each, *self.callers.values())
+        return any(one.calls_a_minute is not None or one.tasks_at_once is not None for one in every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +223,9 @@ class Configuration:
     notify: NotifyConfig | None = None
     schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
     audit: AuditConfig = field(default_factory=AuditConfig)
+    channels: frozenset[Channel] = USUAL_CHANNELS
+    """By which a person's yes to an approval counts."""
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
@@ -260,8 +316,43 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         notify=_notify(fields, path.parent.absolute(), inherit),
         schedules=_schedules(fields, path.parent.absolute()),
         audit=_audit(fields, path.parent.absolute()),
+        channels=_channels(fields),
+        limits=_limits(fields),
         tracking=_tracking(fields, path.parent.absolute()),
     )
+
+
+def _limits(fields: Fields) -> LimitsConfig:
+    table = fields.inside("limits")
+    table.only((*LIMIT_KEYS, "callers"))
+    each = _ceilings(table, Ceilings())
+    callers: dict[str, Ceilings] = {}
+    for name, caller in table.tables("callers"):
+        caller.only(LIMIT_KEYS)
+        callers[name] = _ceilings(caller, each)
+    return LimitsConfig(each=each, callers=callers)
+
+
+def _ceilings(table: Fields, before: Ceilings) -> Ceilings:
+    """The ceilings of a table; a key that it does not have is as before."""
+    given: dict[str, Any] = {
+        key: value
+        for key in (*WHOLE_LIMITS, *AMOUNT_LIMITS)
+        if (value := table.number(key, whole=key in WHOLE_LIMITS, zero=True)) is not None
+    }
+    unbounded = table.flag("unbounded")
+    return replace(before, **given, **({} if unbounded is None else {"unbounded": unbounded}))
+
+
+def _channels(fields: Fields) -> frozenset[Channel]:
+    table = fields.inside("approvals")
+    table.only(APPROVALS_KEYS)
+    given = table.texts("channels")
+    for place, word in enumerate(given or ()):
+        if word not in CHANNELS:
+            known = nearest(word, CHANNELS) or "; use " + ", ".join(CHANNELS)
+            table.fault(f"channels[{place}]", f"{word[:100]!r} is not a channel{known}")
+    return USUAL_CHANNELS if given is None else frozenset(one for one in CHANNELS if one in given)
 
 
 def _tracking(fields: Fields, base: Path) -> dict[str, str]:
@@ -482,9 +573,22 @@ def _rules(table: Fields, base: Path) -> tuple[Rule, ...]:
             tool=rule.text("tool") or ANY,
             arguments=_arguments(rule, base),
             reason=rule.text("reason") or "",
+            require=_required(rule),
         )
         for rule in table.rows("rules", RULE_KEYS)
     )
+
+
+def _required(rule: Fields) -> int:
+    """How many people must say yes."""
+    if "require" not in rule.table:
+        return 1
+    people = int(rule.number("require", whole=True) or 1)
+    if people > MOST_PEOPLE:
+        rule.fault("require", f"must be at most {MOST_PEOPLE}")
+    if rule.table.get("decision") != "ask":
+        rule.fault("require", 'goes with decision = "ask"')
+    return min(people, MOST_PEOPLE)
 
 
 def _decision(rule: Fields) -> Decision:

@@ -14,10 +14,13 @@ from typing import Any, cast
 
 from pursuit.config.commands import COMMAND_KEYS, KINDS, METRIC_KEYS, PARAMETER_KEYS, PATTERNS, TRAITS
 from pursuit.config.configuration import (
+    APPROVALS_KEYS,
     AUDIT_KEYS,
     CALLER_KEYS,
     CALLERS_KEYS,
+    CHANNELS,
     CHECK_KEYS,
+    LIMIT_KEYS,
     NETWORK_KEYS,
     NOTICES,
     NOTIFY_KEYS,
@@ -29,10 +32,12 @@ from pursuit.config.configuration import (
     SETTINGS,
     TOML_KEYS,
     TYPED_KEYS,
+    WHOLE_LIMITS,
     WHOLE_SETTINGS,
 )
 from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
 from pursuit.config.surroundings import BUBBLEWRAP, ISOLATION_KEYS
+from pursuit.core.approvals import MOST_PEOPLE
 from pursuit.core.mission import Mission
 from pursuit.policy.rules import MODES, SEVERITY
 
@@ -141,7 +146,12 @@ def _command() -> Schema:
 def _policy() -> Schema:
     typed = _table(TYPED_KEYS, {"under": TEXT, "host": TEXTS})
     patterns = {"type": "object", "additionalProperties": {"anyOf": [TEXT, typed]}}
-    rule = {"decision": _one_of(SEVERITY), **dict.fromkeys(("server", "tool", "reason"), TEXT), "arguments": patterns}
+    rule = {
+        "decision": _one_of(SEVERITY),
+        **dict.fromkeys(("server", "tool", "reason"), TEXT),
+        "arguments": patterns,
+        "require": {"type": "integer", "minimum": 1, "maximum": MOST_PEOPLE},
+    }
     caller = {"mode": _one_of(MODES), **dict.fromkeys(("deny", "ask"), TEXTS)}
     types = {
         "mode": _one_of(MODES),
@@ -150,6 +160,11 @@ def _policy() -> Schema:
         "callers": _tables(_table(CALLER_KEYS, caller)),
     }
     return _table(POLICY_KEYS, types)
+
+
+def _limits() -> Schema:
+    types = {key: FLAG if key == "unbounded" else WHOLE if key in WHOLE_LIMITS else AMOUNT for key in LIMIT_KEYS}
+    return _table((*LIMIT_KEYS, "callers"), {**types, "callers": _tables(_table(LIMIT_KEYS, types))})
 
 
 def _schedule() -> Schema:
@@ -182,6 +197,8 @@ def configuration_schema() -> Schema:
         "schedule": _schedule(),
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
         "inherit_env": INHERIT,
+        "limits": _limits(),
+        "approvals": _table(APPROVALS_KEYS, {"channels": _rows(_one_of(CHANNELS))}),
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}
 

@@ -1,21 +1,46 @@
 """A question to a person about one call, and what the answer covers: this call, these arguments, or this tool. Pure.
 
-Invariant: a yes is remembered by tool and arguments together, or for a whole tool because the person said so.
+Invariant: a yes is remembered by tool and arguments together, or for a whole tool because the person said so. Where
+several people must say yes, one person counts once, and the narrowest yes is what they agree on.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from pursuit.core.events import Permission
 
 Answer = Permission | Literal["expired"]
-GRANTS = frozenset({"once", "arguments", "mission"})
+WIDTHS: tuple[Permission, ...] = ("once", "arguments", "mission")
+"""What a yes can cover, the narrowest first."""
+GRANTS = frozenset(WIDTHS)
+MOST_PEOPLE = 5
+"""So many people can be required to say yes to one call."""
+
+
+class Yes(NamedTuple):
+    """What a person agreed to, and how the person is named."""
+
+    answer: Permission
+    by: str
+
+
+def agreed(said: Mapping[str, Yes], require: int) -> Yes | None:
+    """What these people, by their subjects, agree on; None while there are too few."""
+    if len(said) < require:
+        return None
+    first = min(said.values(), key=lambda one: WIDTHS.index(one.answer))
+    return Yes(first.answer, " and ".join(one.by for one in said.values()))
+
+
+def people_row(require: int, said: Mapping[str, Yes]) -> dict[str, Any]:
+    """How many people must say yes, and who has; nothing if it is one."""
+    return {} if require == 1 else {"required": require, "approved_by": [one.by for one in said.values()]}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,16 +56,22 @@ class Approval:
     asked_at: float
     until: float
     subject: str | None = None
+    require: int = 1
+    cut: bool = False
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
     kept: bool = False
     """Whether the answer counts in the next iteration: the turn of the agent that asked ended without it."""
+    said: dict[str, Yes] = field(default_factory=dict[str, Yes])
+    """Who has said yes, by the subject."""
+    shown: set[str] = field(default_factory=set[str])
+    """Who has seen the arguments whole."""
 
     def scope(self, answer: Permission) -> str:
         """What a yes of this width covers."""
         scope = tool_scope(self.tool) if answer == "mission" else call_scope(self.tool, self.args)
-        return scope if self.subject is None else f"{scope} by {self.subject}"
+        return granted_scope(scope if self.subject is None else f"{scope} by {self.subject}", self.require)
 
 
 def approval_id(call_id: str) -> str:
@@ -59,15 +90,33 @@ def call_scope(tool: str, args: Mapping[str, Any]) -> str:
     return f"call {hashlib.sha256(body).hexdigest()}"
 
 
+def granted_scope(scope: str, people: int) -> str:
+    """The scope of a yes that so many people gave."""
+    return scope if people == 1 else f"{scope} from {people} people"
+
+
+def is_covered(granted: set[str], scope: str, require: int) -> bool:
+    """Whether at least so many people have said yes to this scope."""
+    return any(granted_scope(scope, people) in granted for people in range(require, MOST_PEOPLE + 1))
+
+
 def is_granted(
-    granted: set[str], approval: Approval | None, tool: str, args: Mapping[str, Any], subject: str | None
+    granted: set[str],
+    approval: Approval | None,
+    tool: str,
+    args: Mapping[str, Any],
+    subject: str | None,
+    *,
+    require: int = 1,
 ) -> bool:
-    """Whether a person has said yes to this call of a client, or to something that covers it."""
+    """Whether enough people have said yes to this call of a client, or to something that covers it."""
     if approval is not None and approval.answer is not None:
         same = call_scope(approval.tool, approval.args) == call_scope(tool, args)
-        return same and approval.answer in GRANTS
+        return same and approval.answer in GRANTS and approval.require >= require
     by = "" if subject is None else f" by {subject}"
-    return f"{tool_scope(tool)}{by}" in granted or f"{call_scope(tool, args)}{by}" in granted
+    return is_covered(granted, f"{tool_scope(tool)}{by}", require) or is_covered(
+        granted, f"{call_scope(tool, args)}{by}", require
+    )
 
 
 def pending(approvals: Mapping[str, Approval]) -> list[Approval]:

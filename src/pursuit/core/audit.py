@@ -88,6 +88,20 @@ def redacted(value: Any, depth: int = DEEPEST) -> Any:
             return redacted(str(value), depth)
 
 
+def masked(value: Any) -> Any:
+    """The value without secrets by their names, and with nothing cut."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case Mapping():
+            found = {str(masked(str(key))): item for key, item in cast("Mapping[Any, Any]", value).items()}
+            return {name: REDACTED if _is_secret(name, item) else masked(item) for name, item in found.items()}
+        case list() | tuple():
+            return [masked(item) for item in cast("Sequence[Any]", value)]
+        case _:
+            return value
+
+
 def _is_secret(name: str, item: Any) -> bool:
     """Whether a value is a secret by its name; a number of `tokens`, such as `max_tokens`, is a count."""
     is_count = isinstance(item, int | float) and name.lower().endswith("tokens")

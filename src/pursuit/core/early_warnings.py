@@ -13,7 +13,7 @@ from pursuit.core.criteria import MetricThreshold, MetricTrend
 from pursuit.core.events import MissionWarned
 from pursuit.core.mission import RepeatProposer, ScriptProposer
 from pursuit.core.observe import source_matches
-from pursuit.core.search import SearchProposer
+from pursuit.core.search import SearchProposer, first_design
 from pursuit.core.state import CallRecord, Iteration, MissionState
 
 FEW = 3
@@ -28,9 +28,10 @@ def missing_metrics(state: MissionState, *, now: float) -> list[MissionWarned]:
     done = state.current_index + 1
     if done < FEW:
         return []
+    warned = {name for event in state.raised for name in event.criteria}
     found: dict[tuple[str, str | None], list[str]] = {}
     for criterion in state.mission.criteria:
-        if not isinstance(criterion, MetricThreshold | MetricTrend) or criterion.criterion_id in state.warned:
+        if not isinstance(criterion, MetricThreshold | MetricTrend) or criterion.criterion_id in warned:
             continue
         if state.series.latest(criterion.metric, criterion.source) is None and _tried(state, criterion.source):
             found.setdefault((criterion.metric, criterion.source), []).append(criterion.criterion_id)
@@ -91,8 +92,9 @@ def repeated_failure(state: MissionState, iteration: Iteration) -> tuple[int, st
     """How often in a row the operator's script or command failed in the same way, up to now, and how.
 
     A command counts that has never succeeded and that a search, or a `repeat` without a pace, calls: one that polls
-    may fail until what it waits for is there.
+    may fail until what it waits for is there. A search tries its whole first design: a part of the space may be bad.
     """
+    proposer = state.mission.proposer
     how = _failure(state, iteration)
     if how is None:
         return 0, None
@@ -101,6 +103,10 @@ def repeated_failure(state: MissionState, iteration: Iteration) -> tuple[int, st
         if _failure(state, before) != how:
             break
         count += 1
+    if isinstance(proposer, SearchProposer) and count >= FEW:
+        if state.tool_calls < first_design(proposer.parameters):
+            return FEW - 1, how
+        how = f"{how}; none of the {state.tool_calls} trials succeeded"
     return count, how
 
 

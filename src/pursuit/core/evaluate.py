@@ -123,7 +123,7 @@ def _confirmed(
 
 def _out_of_date(criterion: MetricThreshold | MetricTrend, gap: Gap) -> CriterionResult:
     """Nothing is known of a metric whose tool no longer reports it."""
-    last = "" if gap.last is None else f"; it was {gap.last.value:g} in iteration {gap.last.iteration}"
+    last = "" if gap.last is None else f"; it was {gap.last.value:g} in iteration {gap.last.iteration + 1}"
     reason = f"the latest call of {gap.tool} {gap.why}, so there is no current value of {criterion.metric!r}{last}"
     source = Source(tool=gap.tool, call_id=gap.call_id, iteration=gap.place[0])
     return _inconclusive(criterion, {"reason": reason}, source)

@@ -8,6 +8,7 @@ Invariant: an event that was written once can be read for ever.
               ApprovalExpired · IterationEnded · MissionWarned · WaitBegan · MissionFailed · MissionEnded
               ReportWritten
     operator  MissionPaused · MissionResumed · AbortOrdered · CompletionOrdered · BudgetExtended · ApprovalAnswered
+              ApprovalShown
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ CriterionStatus = Literal["met", "unmet", "inconclusive"]
 WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget", "model"]
 Purpose = Literal["proposal", "script", "check"]
 Permission = Literal["once", "arguments", "mission", "denied"]
+Channel = Literal["terminal", "page", "api", "stdio-elicitation", "http-elicitation"]
+"""How a person's answer to an approval came in."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -335,7 +338,8 @@ class CallRefused(Event, frozen=True, kw_only=True):
 class ApprovalAsked(Event, frozen=True, kw_only=True):
     """A person is asked whether a call may be made; `until` is when silence counts as no.
 
-    `subject` is the client that drives, for which a yes counts; None is the operator.
+    `subject` is the client that drives, for which a yes counts; None is the operator. So many people must say yes as
+    `require` says. `cut`: the description does not show the arguments whole.
     """
 
     approval_id: str
@@ -347,6 +351,8 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     reason: str
     until: float
     subject: str | None = None
+    require: int = 1
+    cut: bool = False
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):
@@ -458,10 +464,22 @@ class BudgetExtended(OperatorEvent, frozen=True, kw_only=True):
 
 
 class ApprovalAnswered(OperatorEvent, frozen=True, kw_only=True):
-    """A person's answer: yes once, yes for these arguments, yes for this tool in this mission, or no."""
+    """A person's answer: yes once, yes for these arguments, yes for this tool in this mission, or no.
+
+    `person` is the subject who answered: where two must say yes, one person counts once.
+    """
 
     approval_id: str
     answer: Permission
+    channel: Channel | None = None
+    person: str | None = None
+
+
+class ApprovalShown(OperatorEvent, frozen=True, kw_only=True):
+    """A person has seen the arguments of a question whole."""
+
+    approval_id: str
+    person: str
 
 
 AnyEvent = (
@@ -491,6 +509,7 @@ AnyEvent = (
     | CompletionOrdered
     | BudgetExtended
     | ApprovalAnswered
+    | ApprovalShown
 )
 
 _encoder = msgspec.json.Encoder()

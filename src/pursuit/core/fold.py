@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from pursuit.core.approvals import Approval, is_granted, pending
+from pursuit.core.approvals import GRANTS, Approval, Yes, agreed, is_granted, pending
 from pursuit.core.best import Measured
 from pursuit.core.budgets import give_back, learnt, lend
 from pursuit.core.confirmation import Measurement
@@ -23,6 +23,7 @@ from pursuit.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
     ApprovalExpired,
+    ApprovalShown,
     BudgetExtended,
     CallIntended,
     CallRefused,
@@ -243,7 +244,7 @@ def _created(event: MissionCreated) -> MissionState:
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
         parameters=event.parameters,
-        warnings=tuple(event.warnings),
+        first_warnings=tuple(event.warnings),
         file=event.file,
         credential=event.credential,
         owner=event.owner,
@@ -431,6 +432,8 @@ def _asked(state: MissionState, event: ApprovalAsked) -> None:
         asked_at=event.at,
         until=event.until,
         subject=event.subject,
+        require=event.require,
+        cut=event.cut,
     )
 
 
@@ -442,17 +445,33 @@ def _expired(state: MissionState, event: ApprovalExpired) -> None:
 
 
 def _answered(state: MissionState, event: ApprovalAnswered) -> None:
-    """The first answer in time counts; a wide yes also answers others. The mission goes on once none is open."""
+    """A no in time counts, or a yes from as many people as are required; a wide yes also answers other questions.
+
+    The mission goes on once none is open.
+    """
     approval = state.approvals.get(event.approval_id)
     if approval is None or approval.answer is not None or event.at >= approval.until:
         return
-    approval.answer, approval.by, approval.why = event.answer, event.by, event.reason
-    if event.answer in ("arguments", "mission"):
-        state.granted.add(approval.scope(event.answer))
+    answer, by = event.answer, event.by
+    if answer in GRANTS:
+        approval.said.setdefault(event.person or by, Yes(answer, by))
+        together = agreed(approval.said, approval.require)
+        if together is None:
+            return
+        answer, by = together
+    approval.answer, approval.by, approval.why = answer, by, event.reason
+    if answer in ("arguments", "mission"):
+        state.granted.add(approval.scope(answer))
         for other in pending(state.approvals):
-            if is_granted(state.granted, None, other.tool, other.args, other.subject):
-                other.answer, other.by, other.why = event.answer, event.by, event.reason
+            if is_granted(state.granted, None, other.tool, other.args, other.subject, require=other.require):
+                other.answer, other.by, other.why = answer, by, event.reason
     _go_on_if_answered(state)
+
+
+def _shown(state: MissionState, event: ApprovalShown) -> None:
+    approval = state.approvals.get(event.approval_id)
+    if approval is not None:
+        approval.shown.add(event.person)
 
 
 def _go_on_if_answered(state: MissionState) -> None:
@@ -539,9 +558,7 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
 
 
 def _warned(state: MissionState, event: MissionWarned) -> None:
-    state.raised = (*state.raised, (event.iteration, event.message))
-    state.warnings = (*state.warnings, event.message)
-    state.warned.update(event.criteria)
+    state.raised = (*state.raised, event)
 
 
 def _wait_began(state: MissionState, event: WaitBegan) -> None:
@@ -594,7 +611,7 @@ def _paused(state: MissionState, event: MissionPaused) -> None:
     _hear(state, event)
     if not state.terminal:
         if state.status != "paused" or event.by != state.parent:  # a parent does not take over a person's pause
-            state.paused_by = event.by
+            state.paused_by, state.paused_why = event.by, event.reason
         state.status = "paused"
         state.run, state.background = None, False  # the run is over; resuming the mission begins another
         state.waiting_for = state.wait_detail = state.wait_until = None
@@ -645,6 +662,7 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     ApprovalAsked: _asked,
     ApprovalExpired: _expired,
     ApprovalAnswered: _answered,
+    ApprovalShown: _shown,
     ScriptEnded: _script_ended,
     IterationEnded: _iteration_ended,
     MissionWarned: _warned,

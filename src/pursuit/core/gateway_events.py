@@ -1,6 +1,7 @@
 """The events of a gateway: calls that may write, refusals, and questions to a person; and their state. Pure.
 
-Invariant: an event that was written once can be read for ever; no secret and no large value gets into one.
+Invariant: an event that was written once can be read for ever; no secret and no large value gets into one. The
+arguments of a question that its event does not hold whole are in a blob.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from pursuit.core.approvals import GRANTS, tool_scope
-from pursuit.core.events import Permission, encode
+from pursuit.core.approvals import GRANTS, Yes, agreed, granted_scope, tool_scope
+from pursuit.core.events import Channel, Permission, encode
 
 GatewayOutcome = Literal["ok", "failed", "asked", "cancelled", "unknown"]
 
@@ -60,7 +61,10 @@ class GatewayCallRefused(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
-    """A person is asked whether a call of `who` may be made; `until` is when silence counts as no."""
+    """A person is asked whether a call of `who` may be made; `until` is when silence counts as no.
+
+    `whole` is the digest of the arguments as they are, where `args` lack a part. `cut`: so does the description.
+    """
 
     approval_id: str
     tool: str
@@ -71,15 +75,28 @@ class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
     until: float
     who: str
     by: str
+    require: int = 1
+    whole: str | None = None
+    cut: bool = False
 
 
 class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
-    """A person's answer; the first one counts."""
+    """A person's answer. A no counts, or a yes from as many people (`person`) as are required."""
 
     approval_id: str
     answer: Permission
     by: str
     reason: str | None = None
+    channel: Channel | None = None
+    person: str | None = None
+
+
+class GatewayApprovalShown(GatewayEvent, frozen=True, kw_only=True):
+    """A person has seen the arguments of a question whole."""
+
+    approval_id: str
+    by: str
+    person: str
 
 
 class GatewayApprovalUsed(GatewayEvent, frozen=True, kw_only=True):
@@ -99,6 +116,7 @@ AnyGatewayEvent = (
     | GatewayCallRefused
     | GatewayApprovalAsked
     | GatewayApprovalAnswered
+    | GatewayApprovalShown
     | GatewayApprovalUsed
     | GatewayClosed
 )
@@ -125,10 +143,14 @@ def wide_scope(who: str, tool: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class GatewayState:
-    """The state: every question, its first answer, and what was allowed for longer than one call."""
+    """The state: every question, its answer, and what was allowed for longer than one call."""
 
     asked: dict[str, GatewayApprovalAsked] = field(default_factory=dict[str, GatewayApprovalAsked])
     answers: dict[str, GatewayApprovalAnswered] = field(default_factory=dict[str, GatewayApprovalAnswered])
+    said: dict[str, dict[str, Yes]] = field(default_factory=dict[str, dict[str, Yes]])
+    """Who has said yes to each question, by the subject."""
+    shown: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Questions, and people who have seen their arguments whole."""
     granted: set[str] = field(default_factory=set[str])
     used: set[str] = field(default_factory=set[str])
 
@@ -140,6 +162,8 @@ class GatewayState:
                     self.asked[event.approval_id] = event
                 case GatewayApprovalAnswered():
                     self._answered(event)
+                case GatewayApprovalShown():
+                    self.shown.add((event.approval_id, event.person))
                 case GatewayApprovalUsed():
                     self.used.add(event.approval_id)
                 case _:
@@ -149,9 +173,9 @@ class GatewayState:
         """The questions that still wait for an answer."""
         return [one for key, one in self.asked.items() if key not in self.answers and now < one.until]
 
-    def unused(self, scope: str, now: float) -> GatewayApprovalAnswered | None:
-        """An answer about these calls that no call has taken yet."""
-        keys = [one.approval_id for one in self.of_scope(scope) if now < one.until]
+    def unused(self, scope: str, now: float, require: int = 1) -> GatewayApprovalAnswered | None:
+        """An answer about these calls, of at least so many people, that no call has taken yet."""
+        keys = [one.approval_id for one in self.of_scope(scope) if now < one.until and one.require >= require]
         return next((self.answers[key] for key in keys if key in self.answers and key not in self.used), None)
 
     def waits(self, now: float) -> bool:
@@ -166,6 +190,14 @@ class GatewayState:
         asked = self.asked.get(event.approval_id)
         if asked is None or event.approval_id in self.answers:
             return
+        if event.answer in GRANTS:
+            said = self.said.setdefault(event.approval_id, {})
+            said.setdefault(event.person or event.by, Yes(event.answer, event.by))
+            together = agreed(said, asked.require)
+            if together is None:
+                return
+            event = msgspec.structs.replace(event, answer=together.answer, by=together.by)
         self.answers[event.approval_id] = event
         if event.answer in GRANTS and event.answer != "once":
-            self.granted.add(wide_scope(asked.who, asked.tool) if event.answer == "mission" else asked.scope)
+            scope = wide_scope(asked.who, asked.tool) if event.answer == "mission" else asked.scope
+            self.granted.add(granted_scope(scope, asked.require))

@@ -100,7 +100,7 @@ def _best(criterion: MetricThreshold, best: Best, *, met: bool) -> str:
     how = "met" if met and holds(criterion, point.value) else "never met"
     kept = " with all limits kept" if best.infeasible is not None else ""
     given = f" with {_compact(point.args)}" if point.args else ""
-    by = f"from {point.tool}{given} in iteration {point.iteration}"
+    by = f"from {point.tool}{given} in iteration {point.iteration + 1}"
     return f"{how}{kept}: the best {point.metric} was {point.value:g}, {by}"
 
 
@@ -123,7 +123,7 @@ def _by(gathered: _Gathered, tool: str, call_id: str, iteration: int) -> str:
     """The call that a value comes from."""
     call = gathered.calls.get(call_id)
     given = f" with {_compact(call.args)}" if call is not None and call.args else ""
-    return f"from {tool}{given} in iteration {iteration}"
+    return f"from {tool}{given} in iteration {iteration + 1}"
 
 
 def _of_calls(gathered: _Gathered) -> Iterator[str]:

@@ -5,6 +5,7 @@ Invariant: a `Mission` that exists is valid by itself; whether its tools exist i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
@@ -191,7 +192,16 @@ class ClientProposer(InputModel):
     kind: Literal["client"] = "client"
 
 
-ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S+$", max_length=200)]
+_MODEL_NAME = r"^[a-z][a-z0-9_-]*:\S+$"
+
+
+def _model_name(value: object) -> object:
+    if isinstance(value, str) and re.match(_MODEL_NAME, value) is None:
+        raise ValueError("must be provider:name, such as anthropic:claude-haiku-4-5")
+    return value
+
+
+ModelName = Annotated[str, StringConstraints(pattern=_MODEL_NAME, max_length=200), BeforeValidator(_model_name)]
 
 
 class AskedProposer(InputModel):

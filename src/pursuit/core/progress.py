@@ -144,7 +144,7 @@ def _best(state: MissionState, criterion: MetricThreshold) -> str:
     """The best value among the points that keep the limits; without one, that it violates them."""
     best = state.best_points.of(criterion.criterion_id)
     if best is not None and best.point is not None:
-        return f"best {best.point.value:g} in iteration {best.point.iteration}"
+        return f"best {best.point.value:g} in iteration {best.point.iteration + 1}"
     if best is not None and best.infeasible is not None:
-        return f"best {best.infeasible.value:g} in iteration {best.infeasible.iteration}, which violates a limit"
+        return f"best {best.infeasible.value:g} in iteration {best.infeasible.iteration + 1}, which violates a limit"
     return "no value"

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from pursuit.core.approvals import GRANTS, Yes, agreed
 from pursuit.core.audit import redacted
 from pursuit.core.best import Candidate, best_row, violations
 from pursuit.core.budgets import cost_unknown
@@ -80,6 +81,7 @@ class _Tally:
     logged: int = 0
     checks: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_CHECKS))
     approvals: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    said: dict[str, dict[str, Yes]] = field(default_factory=dict[str, dict[str, Yes]])
     turns: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_ROWS))
     asked_of: str = ""
 
@@ -318,10 +320,10 @@ def _count_record(
                 "args": redacted(event.args),
                 "reason": event.reason,
                 "asked_at": iso(event.at),
+                **({"required": event.require} if event.require > 1 else {}),
             }
         case ApprovalAnswered() if "answer" not in (row := tally.approvals.get(event.approval_id, {"answer": None})):
-            row |= {"answer": event.answer, "by": event.by, "answered_at": iso(event.at)}
-            row |= {"why": event.reason} if event.reason else {}
+            _count_answer(tally, row, event)
         case ApprovalExpired() if "answer" not in (row := tally.approvals.get(event.approval_id, {"answer": None})):
             row |= {"answer": "expired", "answered_at": iso(event.at)}
         case ModelAsked():
@@ -355,6 +357,21 @@ def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> dict[str, Any]:
     row |= {"protected": change.protected} if change.protected else {}
     row |= {"diff": diffs[change.diff][:LONGEST_DIFF]} if change.diff is not None and change.diff in diffs else {}
     return row | ({"error": event.error} if event.error else {})
+
+
+def _count_answer(tally: _Tally, row: dict[str, Any], event: ApprovalAnswered) -> None:
+    """Notes an answer in the row of its question; of several people it is the yes of the last one that closes it."""
+    answer, by = event.answer, event.by
+    if answer in GRANTS:
+        said = tally.said.setdefault(event.approval_id, {})
+        said.setdefault(event.person or by, Yes(answer, by))
+        together = agreed(said, row.get("required", 1))
+        if together is None:
+            return
+        answer, by = together
+    row |= {"answer": answer, "by": by, "answered_at": iso(event.at)}
+    row |= {"channel": event.channel} if event.channel else {}
+    row |= {"why": event.reason} if event.reason else {}
 
 
 def _log(tally: _Tally, row: dict[str, Any]) -> None:
@@ -411,7 +428,8 @@ def _timeline_row(event: IterationEnded, began: IterationProposed | None, calls:
 
 
 def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
-    thresholds = {c.metric: c for c in state.mission.criteria if isinstance(c, MetricThreshold)}
+    known = [one for one in state.mission.criteria if isinstance(one, MetricThreshold)]
+    thresholds = {one.metric: one for one in sorted(known, key=lambda one: one.required)}  # the required one wins
     rows: dict[str, Any] = {}
     for name in sorted(tally.points, key=lambda name: (name not in thresholds, name)):
         criterion = thresholds.get(name)

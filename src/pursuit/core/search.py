@@ -116,6 +116,12 @@ def _one_limit(value: object) -> object:
     return value
 
 
+def first_design(parameters: Mapping[str, Parameter]) -> int:
+    """The number of trials that cover the whole space once, before models of the results choose the next ones."""
+    columns = sum(1 if one.choices is None else len(one.choices) for one in parameters.values())
+    return len(parameters) + columns + 2
+
+
 class SearchProposer(InputModel):
     """Arguments of one tool, searched towards the mission's metric criteria without a model."""
 

@@ -16,7 +16,7 @@ import msgspec
 from pursuit.core.approvals import Approval
 from pursuit.core.best import BestPoints
 from pursuit.core.confirmation import Confirmations, remeasure
-from pursuit.core.criteria import MetricThreshold
+from pursuit.core.criteria import MetricThreshold, MetricTrend
 from pursuit.core.events import (
     AbortOrdered,
     CompletionOrdered,
@@ -26,6 +26,7 @@ from pursuit.core.events import (
     IterationEnded,
     IterationProposed,
     MissionFailed,
+    MissionWarned,
     ModelAnswered,
     Outcome,
     PlannedCall,
@@ -231,11 +232,10 @@ class MissionState:
     """Whether some criteria need the sandbox or a call: predicates and checks."""
     stagnation: int | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    warnings: tuple[str, ...] = ()
-    raised: tuple[tuple[int, str], ...] = ()
-    """The warnings since the start, each with its iteration."""
-    warned: set[str] = field(default_factory=set[str])
-    """The criteria that a warning was about."""
+    first_warnings: tuple[str, ...] = ()
+    """The warnings of the start."""
+    raised: tuple[MissionWarned, ...] = ()
+    """The warnings since then, also those that no longer hold."""
     file: str | None = None
     credential: str | None = None
     owner: str | None = None
@@ -255,6 +255,7 @@ class MissionState:
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""
     paused_by: str | None = None
+    paused_why: str | None = None
     seq: int = 0
     status: Status = "pending"
     waiting_for: WaitingFor | None = None
@@ -392,6 +393,26 @@ class MissionState:
     def current_index(self) -> int:
         """The number of the open iteration, or of the next one."""
         return self.open.index if self.open is not None else self.iteration_count
+
+    @property
+    def standing_warnings(self) -> tuple[str, ...]:
+        """The warnings since the start that still hold: of metrics without a value."""
+        missing = {
+            one.criterion_id
+            for one in self.mission.criteria
+            if isinstance(one, MetricThreshold | MetricTrend) and self.series.latest(one.metric, one.source) is None
+        }
+        return tuple(one.message for one in self.raised if missing.intersection(one.criteria))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the start, and those since then that still hold."""
+        return (*self.first_warnings, *self.standing_warnings)
+
+    @property
+    def iteration_number(self) -> int:
+        """The open iteration, or else the last one that ended, as people count: from 1."""
+        return self.iteration_count + (self.open is not None)
 
     @property
     def aims(self) -> tuple[MetricThreshold, ...]:

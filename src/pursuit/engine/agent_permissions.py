@@ -8,19 +8,19 @@ with the same arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import anyio
 
 from pursuit.agents.acp import Question
-from pursuit.core.approvals import GRANTS, Approval, approval_id, call_scope, is_granted, pending
+from pursuit.core.approvals import GRANTS, Approval, call_scope, is_granted, pending
 from pursuit.core.events import ApprovalAsked, ApprovalExpired, Event, WaitBegan
 from pursuit.core.mission import AGENT
 from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool, Traits
 from pursuit.engine.call_admission import MustWait
+from pursuit.engine.call_admission import question as ask_about
 from pursuit.engine.context import Run
-from pursuit.policy.traits import tool_approval_description
 
 READS = frozenset({"read", "search", "think"})
 WRITES = frozenset({"edit", "delete", "move"})
@@ -32,24 +32,14 @@ async def answer_question(run: Run, question: Question) -> bool | None:
     ruling = run.tools.rule_step(tool, arguments)
     if ruling.decision != "ask":
         return ruling.decision == "allow"
-    subject = None if run.state.driver is None else run.state.driver.subject
-    if is_granted(run.state.granted, None, tool.qualified, arguments, subject):
+    number = len(run.used_approvals)
+    call_id = f"{run.mission_id}:{run.state.current_index}:{tool.qualified}"
+    key = f"{run.mission_id}:{call_scope(tool.qualified, arguments)}:{run.state.current_index}:{number}"
+    asked = ask_about(run, tool, arguments, ruling, call_id=call_id, key=key)
+    if is_granted(run.state.granted, None, asked.tool, arguments, asked.subject, require=asked.require):
         return True
-    known = unused_answer(run, tool.qualified, arguments)
+    known = unused_answer(run, asked)
     if known is None:
-        now, number = run.clock.now(), len(run.used_approvals)
-        asked = ApprovalAsked(
-            at=now,
-            approval_id=_id(run, tool.qualified, arguments, number),
-            call_id=f"{run.mission_id}:{run.state.current_index}:{tool.qualified}",
-            iteration=run.state.current_index,
-            tool=tool.qualified,
-            args=arguments,
-            description=tool_approval_description(tool, arguments, ruling.reason),
-            reason=ruling.reason,
-            until=now + run.settings.approval_timeout,
-            subject=subject,
-        )
         await run.journal.record(lambda state: () if state.stopped else [asked])
         known = run.state.approvals.get(asked.approval_id)
     if known is None:
@@ -105,18 +95,17 @@ def _is_inside(run: Run, paths: object) -> bool:
     return all(place.is_relative_to(tree) and ".git" not in place.relative_to(tree).parts for place in places)
 
 
-def _id(run: Run, tool: str, arguments: dict[str, Any], number: int) -> str:
-    return approval_id(f"{run.mission_id}:{call_scope(tool, arguments)}:{run.state.current_index}:{number}")
-
-
-def unused_answer(run: Run, tool: str, arguments: dict[str, Any]) -> Approval | None:
+def unused_answer(run: Run, asked: ApprovalAsked) -> Approval | None:
     """The question of an earlier turn that is this one, with an answer that was not used yet."""
-    scope = call_scope(tool, arguments)
+    scope = call_scope(asked.tool, asked.args)
     return next(
         (
             one
             for one in run.state.approvals.values()
-            if call_scope(one.tool, one.args) == scope and one.approval_id not in run.used_approvals
+            if call_scope(one.tool, one.args) == scope
+            and one.approval_id not in run.used_approvals
+            and one.answer != "expired"
+            and one.require >= asked.require
         ),
         None,
     )

@@ -22,8 +22,8 @@ import msgspec
 from anyio.abc import Listener, SocketStream, TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from pursuit.core.approvals import approval_id
-from pursuit.core.events import ApprovalAnswered, Event
+from pursuit.core.approvals import GRANTS, approval_id
+from pursuit.core.events import ApprovalAnswered, ApprovalAsked, Event
 from pursuit.core.mission import AGENT
 from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool
@@ -164,28 +164,34 @@ async def _made(run: Run, tool: Tool, arguments: dict[str, Any]) -> Table:
 
 async def _approved(run: Run, planned: Planned) -> bool:
     """Asks a person if policy wants that, and holds the call meanwhile; False without an answer in time."""
-    question = question_about(run, planned)
-    if question is None:
+    asked = question_about(run, planned)
+    if asked is None:
         return True
-    known = unused_answer(run, planned.tool, planned.args)
+    again = _answered_again(run, asked)
 
     def build(state: MissionState) -> Sequence[Event]:
-        if state.stopped:
-            return ()
-        if known is None or known.answer is None or known.answer == "expired":
-            return [question]
-        again = ApprovalAnswered(
-            at=run.clock.now(),
-            approval_id=question.approval_id,
-            answer=known.answer,
-            by=known.by or "operator",
-            reason=known.why,
-        )
-        return [question, again]
+        return () if state.stopped else [asked, *again]
 
     await run.journal.record(build)
     approval = run.state.approvals.get(approval_id(planned.call_id))
     return approval is not None and await hold_or_wait(run, approval) is not None
+
+
+def _answered_again(run: Run, asked: ApprovalAsked) -> list[Event]:
+    """The answer of each person to this question in an earlier turn, which was not used yet."""
+    known = unused_answer(run, asked)
+    if known is None or known.answer is None or known.answer == "expired":
+        return []
+    run.used_approvals.add(known.approval_id)
+    people = known.said if known.answer in GRANTS else {}
+    rows = [(person, yes.answer, yes.by) for person, yes in people.items()]
+    rows = rows or [(None, known.answer, known.by or "operator")]
+    return [
+        ApprovalAnswered(
+            at=run.clock.now(), approval_id=asked.approval_id, answer=answer, by=by, reason=known.why, person=person
+        )
+        for person, answer, by in rows
+    ]
 
 
 def _failed(text: str) -> Table:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pursuit.core.approvals import approval_id, is_granted
+from pursuit.core.approvals import GRANTS, approval_id, is_granted
 from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_checks
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
@@ -21,7 +21,7 @@ from pursuit.core.state import MissionState, fingerprint
 from pursuit.core.tools import OWN_TOOLS, TURN_TOOL, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
-from pursuit.policy.traits import tool_approval_description
+from pursuit.policy.traits import is_cut, tool_approval_description
 from pursuit.tasks.record import new_task_id
 
 LOOP_LIMIT = 2
@@ -106,7 +106,7 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
         until: list[float] = []
         for asked in questions:
             known = state.approvals.get(asked.approval_id)
-            if is_granted(state.granted, known, asked.tool, asked.args, asked.subject) or (
+            if is_granted(state.granted, known, asked.tool, asked.args, asked.subject, require=asked.require) or (
                 known is not None and known.answer
             ):
                 continue
@@ -138,18 +138,27 @@ def question_about(run: Run, planned: Planned) -> ApprovalAsked | None:
     ruling = ruling_on(run, planned, tool)
     if ruling.decision != "ask":
         return None
+    return question(run, tool, planned.args, ruling, call_id=planned.call_id)
+
+
+def question(
+    run: Run, tool: Tool, args: dict[str, Any], ruling: Ruling, *, call_id: str, key: str | None = None
+) -> ApprovalAsked:
+    """The question about a call of a tool; its id follows from `key`, or else from that of the call."""
     now = run.clock.now()
     return ApprovalAsked(
         at=now,
-        approval_id=approval_id(planned.call_id),
-        call_id=planned.call_id,
+        approval_id=approval_id(key or call_id),
+        call_id=call_id,
         iteration=run.state.current_index,
-        tool=planned.tool,
-        args=planned.args,
-        description=tool_approval_description(tool, planned.args, ruling.reason),
+        tool=tool.qualified,
+        args=args,
+        description=tool_approval_description(tool, args, ruling.reason),
         reason=ruling.reason,
         until=now + run.settings.approval_timeout,
         subject=_subject(run.state),
+        require=ruling.require,
+        cut=is_cut(args),
     )
 
 
@@ -202,7 +211,7 @@ class Admission:
         ruling = ruling_on(self._run, planned, tool)
         if ruling.decision == "deny":
             return ruling.reason
-        if ruling.decision == "ask" and (refused := self._not_approved(planned)) is not None:
+        if ruling.decision == "ask" and (refused := self._not_approved(planned, ruling.require)) is not None:
             return refused
         # The arguments of a proposal were checked when it was made, those of a check when the mission began.
         if planned.purpose == "script" and (faults := self._run.tools.check(planned.tool, planned.args)):
@@ -212,14 +221,18 @@ class Admission:
             return f"{same}; try other arguments or another tool"
         return None
 
-    def _not_approved(self, planned: Planned) -> str | None:
+    def _not_approved(self, planned: Planned, require: int) -> str | None:
         approval = self._state.approvals.get(approval_id(planned.call_id))
-        if is_granted(self._state.granted, approval, planned.tool, planned.args, _subject(self._state)):
+        if is_granted(
+            self._state.granted, approval, planned.tool, planned.args, _subject(self._state), require=require
+        ):
             return None
         if approval is None or approval.answer is None:
             return "a person must approve it, and no person was asked"
         if approval.answer == "expired":
             return "it was not approved in time"
+        if approval.answer in GRANTS:
+            return f"{require} people must approve it now; it was asked about before, and {approval.by} said yes"
         return f"denied by {approval.by}" + (f": {approval.why}" if approval.why else "")
 
     def _loops(self, planned: Planned) -> bool:

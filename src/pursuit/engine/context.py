@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -166,6 +166,18 @@ class Settings:
     memory_lessons: int = 5
 
 
+class Spent(NamedTuple):
+    """What a run has used since it was counted last."""
+
+    tokens: int
+    cost_usd: float
+    bytes: int
+
+
+Ceiling = Callable[[MissionState, Spent], Awaitable[str | None]]
+"""Counts what a mission has used, and says why it may not go on now, or None."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One driver's run of one mission."""
@@ -188,15 +200,40 @@ class Run:
     used_approvals: set[str] = field(default_factory=set[str])
     """The answers to questions of the agent that were used in this run."""
     started: float = 0.0
+    ceiling: Ceiling | None = None
     stop_ordered: bool = False
     interrupted: anyio.Event = field(default_factory=anyio.Event)
     """Set by each event of the operator."""
     deadlines: set[Deadline] = field(default_factory=set[Deadline])
     state: MissionState = field(init=False)
     _effects: anyio.CancelScope | None = None
+    _counted: Spent = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = self.journal.state  # one object for a whole run, which the journal keeps up to date
+        self._counted = self._spent()
+
+    def _spent(self) -> Spent:
+        return Spent(self.state.tokens, self.state.cost_usd, self.journal.written)
+
+    async def count_spent(self) -> str | None:
+        """Counts what was used since the last time; why the mission may not go on now, or None."""
+        if self.ceiling is None:
+            return None
+        before, self._counted = self._counted, self._spent()
+        now = self._counted
+        new = Spent(now.tokens - before.tokens, now.cost_usd - before.cost_usd, now.bytes - before.bytes)
+        return await self.ceiling(self.state, new)
+
+    async def held(self) -> bool:
+        """Whether the mission is paused now because its owner has reached a ceiling."""
+        why = await self.count_spent()
+        if why is None:
+            return False
+        if not self.state.stopped:
+            self.journal.stage(MissionPaused(at=self.clock.now(), by="[limits]", reason=why))
+        await self.journal.flush()
+        return True
 
     @property
     def ledger(self) -> Ledger:

@@ -47,7 +47,7 @@ from pursuit.core.mission import AgentProposer, Mission, MissionPolicy, Proposal
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
 from pursuit.engine.agent_tools import tools_for_agent
-from pursuit.engine.context import Clock, Observer, Phase, Run, Settings, Tools
+from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, recover_turn, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
@@ -152,6 +152,8 @@ class Driver:
     recorded: Recorded | None = None
     tracking: Observer | None = None
     """Sees every mission that this process drives."""
+    ceiling: Ceiling | None = None
+    """Says when a client has reached a limit of the operator."""
 
     async def drive(
         self,
@@ -338,6 +340,7 @@ class Driver:
             surroundings=self.surroundings,
             agent=self._agent_of(journal.mission_id, journal.state.mission),
             started=self.clock.monotonic(),
+            ceiling=self.ceiling,
         )
 
     def _agent_of(self, mission_id: str, mission: Mission) -> AgentTurns | None:
@@ -358,12 +361,14 @@ class Driver:
             if run.state.terminal:
                 await _leave_branch(run)
                 await write_report(run)
+                await run.count_spent()
                 return
             if run.state.status == "paused" or run.state.run is None:
                 break
             with run.effects():  # the operator's stop leaves the turn where it is; it goes on at the same call
                 done = await _run_turns(run, proposer)
         await run.journal.flush()
+        await run.count_spent()
         run.report_phase("waiting")
 
 
@@ -410,7 +415,7 @@ def has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:
     if proposal is not None and state.open is not None:
         raise InvalidArgument(
-            f"iteration {state.open.index} of {mission_id} is not finished; iterate once without a proposal",
+            f"iteration {state.iteration_number} of {mission_id} is not finished; iterate once without a proposal",
             session_id=mission_id,
         )
     if state.terminal and (state.stop is None or state.closed):
@@ -425,6 +430,8 @@ async def _run_turns(run: Run, proposer: Proposer) -> bool:
     while not (state.terminal or state.stopped or state.run is None or run.stop_ordered):
         if state.run_goal is not None and state.iteration_count >= state.run_goal:
             return True
+        if await run.held():
+            continue
         if state.open is None and _used_up(run, state) is not None and await _out_of_budget(run):
             continue
         if state.waiting_for == "budget":

@@ -42,6 +42,9 @@ class Journal:
         self._recording = False
         self._free: anyio.Event | None = None
         self._listed: Listing | None = None
+        self.written = 0
+        """Bytes of events and blobs that were stored."""
+        self._size = 0
         self.on_operator_event: Callable[[OperatorEvent], None] | None = None
         self.on_recorded: Callable[[Sequence[tuple[int, Event]]], None] | None = None
         """Gets what was stored, each event with its number, once it is durable and folded."""
@@ -87,6 +90,7 @@ class Journal:
                         raise
                     continue
                 self.head, self._listed = head.seq, listing
+                self.written += self._size
                 stored = (*self._staged[:staged], *events)
                 del self._staged[:staged]
                 for digest in blobs:
@@ -109,10 +113,12 @@ class Journal:
     ) -> Awaitable[Head]:
         """The append of what is staged and of these events."""
         changed = listing != self._listed
+        drafts = [Draft(*encode(event)) for event in (*self._staged, *events)]
+        self._size = sum(len(draft.body) for draft in drafts) + sum(map(len, blobs.values()))
         return self.ledger.append(
             self.mission_id,
             self.head,
-            [Draft(*encode(event)) for event in (*self._staged, *events)],
+            drafts,
             status=listing.status if changed else None,
             summary=listing.summary() if changed else None,
             blobs=blobs or None,

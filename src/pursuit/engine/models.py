@@ -160,6 +160,8 @@ class RecordedModel:
         """The recorded answer to this request of this iteration, or a new one. Raises `OutOfBudget`, too."""
         known = self.run.state.answers.get(request.attempt) if request.purpose == "turn" else None
         if known is None:
+            if await self.run.held():
+                raise NoAnswerYet("the mission was stopped")
             request = affordable(self.run.state, request, self.terms)
             await self._intend(request)
             known = await self._ask(request)

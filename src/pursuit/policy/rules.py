@@ -41,15 +41,16 @@ _DROPPED = re.compile("[\t\r\n]")  # URL parsers drop these wherever they stand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """The decision, and the reason that a person reads."""
+    """The decision, and the reason that a person reads. If it asks, `require` is how many people must say yes."""
 
     decision: Decision
     reason: str = ""
+    require: int = 1
 
 
 def stricter(one: Ruling, other: Ruling) -> Ruling:
     """The stricter of the two; the first one if they are equal."""
-    return other if SEVERITY[other.decision] > SEVERITY[one.decision] else one
+    return max(one, other, key=lambda ruling: (SEVERITY[ruling.decision], ruling.require))
 
 
 class _Unreadable(Exception):
@@ -161,6 +162,8 @@ class Rule:
     tool: str = ANY
     arguments: Mapping[str, Pattern] = field(default_factory=dict[str, Pattern])
     reason: str = ""
+    require: int = 1
+    """So many people must say yes, where it asks."""
 
     def means(self, tool: Tool) -> bool:
         """Whether it concerns this tool, with any arguments.
@@ -190,7 +193,8 @@ class Rule:
 
     def __str__(self) -> str:
         when = ", ".join(f"{path} = {pattern}" for path, pattern in self.arguments.items())
-        said = f"{self.decision} {self.server}.{self.tool}" + (f" when {when}" if when else "")
+        people = f" {self.require} people about" if self.require > 1 else ""
+        said = f"{self.decision}{people} {self.server}.{self.tool}" + (f" when {when}" if when else "")
         return f"{said}: {self.reason}" if self.reason else said
 
 
@@ -391,7 +395,8 @@ class OperatorPolicy:
         found: Ruling | None = None
         for place, rule in enumerate(self.rules, start=1):
             if self.matches(rule, tool, arguments):
-                ruling = Ruling(decision=rule.decision, reason=rule.reason or f"rule {place} of the policy: {rule}")
+                reason = rule.reason or f"rule {place} of the policy: {rule}"
+                ruling = Ruling(decision=rule.decision, reason=reason, require=rule.require)
                 found = ruling if found is None else stricter(found, ruling)
         return found
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pursuit.core.audit import redacted
+from pursuit.core.audit import masked, redacted
 from pursuit.core.tools import Tool, ToolOverride, Traits
 
 OPERATOR = "your configuration"
@@ -123,6 +123,8 @@ def _holds(row: ToolOverride, said: ToolOverride, hints: Mapping[str, bool]) -> 
 
 LONGEST_ARGUMENT = 600
 LONGEST = 6_000
+LONGEST_FORM = 32_000
+"""A question is put to a client's user only if its whole text is not longer: a form has no way to show the rest."""
 
 
 def is_mcp_tool(tool: Tool) -> bool:
@@ -175,6 +177,28 @@ def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str
     if len(body) > LONGEST:
         body = f"{body[:LONGEST]}…\n  ({len(arguments)} arguments, cut here)"
     return f"{body}\nasked because {printable(why)}"
+
+
+def is_cut(arguments: Mapping[str, Any]) -> bool:
+    """Whether the question about a call does not show these arguments whole; a masked secret is no cut."""
+    shown = redacted(arguments)
+    lines = [json.dumps(value, ensure_ascii=False, default=str) for value in shown.values()]
+    return (
+        shown != masked(arguments)
+        or any(len(text) > LONGEST_ARGUMENT for text in lines)
+        or sum(map(len, (*lines, *shown))) + 6 * len(lines) > LONGEST - 300  # the line with the tool, and indents
+    )
+
+
+def whole_question(description: str, arguments: Mapping[str, Any]) -> str:
+    """The question of this description with its arguments whole; secrets by their names are masked."""
+    first, *_, last = description.splitlines()
+    shown: Mapping[str, Any] = masked(arguments)
+    lines = [
+        f"  {printable(name)}: {printable(json.dumps(value, ensure_ascii=False, default=str))}"
+        for name, value in shown.items()
+    ]
+    return "\n".join([first, *(lines or ["  without arguments"]), last])
 
 
 def printable(text: str) -> str:

@@ -138,7 +138,7 @@ def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str
     if state.open is not None:
         return "\n".join(words)
     say = _renamed(tools, name_of)
-    rows = [f"Iteration {state.iteration_count} begins."]
+    rows = [f"Iteration {state.iteration_count + 1} begins."]
     last = state.last
     if last is not None and last.failed:
         rows.append("Your last answer led to nothing: " + "; ".join(last.failed))
@@ -146,7 +146,7 @@ def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str
         rows += [f"- {say(_standing(state, one))}" for one in state.mission.criteria]
         if state.last_ended.rationale:
             rows.append(quoted(cut_text(state.last_ended.rationale, EVIDENCE)))
-    rows += [f"Warning: {say(text)}" for place, text in state.raised if place == state.iteration_count - 1]
+    rows += [f"Warning: {say(one.message)}" for one in state.raised if one.iteration == state.iteration_count - 1]
     rows += [say(row) for row in _best(state)]
     rows.append(f"Used so far: {_budget(state)}.")
     return "\n".join([*rows, *words])

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from pursuit.core.search import Parameter
+from pursuit.core.search import Parameter, first_design
 
 Rows = NDArray[np.float64]
 APART = math.sqrt(0.5)
@@ -123,6 +123,7 @@ class Space:
             if one.choices is not None:
                 self.choices.append(Choice(name, tuple(one.choices), self.width))
                 self.width += len(one.choices)
+        self.first_design = first_design(parameters)
         self._names = tuple(parameters)
         self._log = np.array([one.log for one in self.ranges], dtype=bool)
         self._low = np.array([one.low for one in self.ranges], dtype=float)

@@ -236,7 +236,7 @@ class Surrogate(optuna.samplers.BaseSampler):
         chance = np.random.default_rng([self._seed, 0, number])
         first = self.epochs.first_row
         place = number - self.epochs.first_trial
-        if self.epochs.fresh and place < self._design_size:
+        if self.epochs.fresh and place < self.space.first_design:
             return self._design()[place]
         if self.epochs.evolving:
             return self.space.snap(self._evolve().ask(int(chance.integers(0, LARGEST_SEED)))[None])[0]
@@ -294,14 +294,10 @@ class Surrogate(optuna.samplers.BaseSampler):
                         found.append(tried)
         return found
 
-    @property
-    def _design_size(self) -> int:
-        return len(self.space.distributions) + self.space.width + 2
-
     def _design(self) -> Rows:
         """A Latin hypercube: each parameter's range is covered evenly, whatever the others do."""
         chance = np.random.default_rng([self._seed, 1, self.epochs.count])
-        size = self._design_size
+        size = self.space.first_design
         cells = np.array([chance.permutation(size) for _ in range(self.space.width)]).T
         return self.space.snap((cells + chance.random((size, self.space.width))) / size)
 

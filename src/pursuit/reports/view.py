@@ -204,10 +204,16 @@ def _source(source: Mapping[str, Any]) -> str:
     if not source:
         return ""
     parts = [text(source.get("tool"))]
-    if (iteration := number(source.get("iteration"))) is not None:
-        parts.append(f"iteration {iteration:.0f}")
+    if number(source.get("iteration")) is not None:
+        parts.append(f"iteration {_counted(source['iteration'])}")
     parts.append(text(source.get("call_id")))
     return ", ".join(part for part in parts if part)
+
+
+def _counted(index: Any) -> str:
+    """The number of an iteration: people count from 1, the data from 0."""
+    place = number(index)
+    return figure(None if place is None else place + 1)
 
 
 def _metrics(metrics: Mapping[str, Any]) -> tuple[MetricView, ...]:
@@ -253,7 +259,9 @@ def _best(row: Mapping[str, Any]) -> BestView | None:
         broken = ", ".join(
             f"{text(e.get('wanted'))} ({figure(e.get('value'))})" for e in _entries(beyond.get("violates"))
         )
-        worse = f"{figure(beyond.get('value'))} in iteration {figure(beyond.get('iteration'))} is infeasible: {broken}"
+        worse = (
+            f"{figure(beyond.get('value'))} in iteration {_counted(beyond.get('iteration'))} is infeasible: {broken}"
+        )
         remark = worse if row.get("feasible") else f"It violates {broken}"
     if unknown := [text(e.get("wanted")) for e in _entries(row.get("unknown"))]:
         remark = ". ".join(filter(None, [remark, f"No call reported a value for {', '.join(unknown)}"]))
@@ -271,7 +279,7 @@ def _point(pair: Any) -> tuple[float, float] | None:
     if len(values) != 2:
         return None
     at, value = number(values[0]), number(values[1])
-    return None if at is None or value is None else (at, value)
+    return None if at is None or value is None else (at + 1, value)
 
 
 def _outcomes(by_outcome: Any) -> str:
@@ -285,15 +293,15 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         for e in _entries(calls.get("by_tool"))
     ]
     refused = [
-        (figure(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "outcome", "reason", "call_id")))
+        (_counted(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "outcome", "reason", "call_id")))
         for e in _entries(report.get("refused"))
     ]
     unknown = [
-        (figure(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "reason", "call_id")))
+        (_counted(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "reason", "call_id")))
         for e in _entries(report.get("unknown"))
     ]
     errors = [
-        (figure(e.get("iteration")), text(e.get("tool")), compact(text(e.get("message"))))
+        (_counted(e.get("iteration")), text(e.get("tool")), compact(text(e.get("message"))))
         for e in _entries(report.get("errors"))
     ]
     children = [
@@ -301,12 +309,12 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         for e in _entries(report.get("children"))
     ]
     checks = [
-        (figure(e.get("iteration")), text(e.get("criterion_id")), _ended(e), span(e.get("seconds")), _output(e))
+        (_counted(e.get("iteration")), text(e.get("criterion_id")), _ended(e), span(e.get("seconds")), _output(e))
         for e in _entries(report.get("checks"))
     ]
     approvals = [
         (
-            figure(e.get("iteration")),
+            _counted(e.get("iteration")),
             text(e.get("tool")),
             compact(e.get("args")),
             text(e.get("answer")) or "open",
@@ -317,7 +325,7 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
     ]
     turns = [
         (
-            figure(e.get("iteration")),
+            _counted(e.get("iteration")),
             text(e.get("who")),
             ", ".join(text(call) for call in _items(e.get("calls"))),
             compact(text(e.get("error") or e.get("text"))),
@@ -338,7 +346,7 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
     ]
     made = [
         (
-            figure(e.get("iteration")),
+            _counted(e.get("iteration")),
             text(e.get("tool")),
             compact(e.get("args")),
             text(e.get("outcome")),
@@ -428,7 +436,7 @@ def _timeline(report: Mapping[str, Any]) -> Rows:
     entries = _entries(report.get("timeline"))
     rows = [
         (
-            figure(e.get("iteration_index")),
+            _counted(e.get("iteration_index")),
             " / ".join(part for key in ("verdict", "verdict_reason") if (part := text(e.get(key)))),
             figure(e.get("calls")),
             span(seconds_between(e.get("started_at"), e.get("ended_at"))),

@@ -6,17 +6,18 @@ Invariant: a message says what is wrong and what to do, is bounded, and is valid
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pursuit.core.events import Channel
 from pursuit.errors import (
     InvalidArgument,
     LedgerUnavailable,
@@ -27,6 +28,7 @@ from pursuit.errors import (
 )
 from pursuit.service.approvals import APPROVAL_ID
 from pursuit.service.audit import Caller, local_subject, user_name
+from pursuit.service.service import Service
 
 RESOURCE_NOT_FOUND = -32002
 """For 2025-era clients; since 2026-07-28 it is invalid params."""
@@ -39,6 +41,8 @@ NEEDED_CAPABILITY: Mapping[str, str] = {"elicitation/create": "elicitation", "sa
 LONGEST_CLIENT = 100
 OPERATOR_SCOPE = "operator"
 """The scope of an operator's token."""
+APPROVE_OWN = "approve-own"
+"""The scope of a token whose client may bring its user's answers to approvals over HTTP."""
 Question = TypeVar("Question")
 
 
@@ -116,22 +120,54 @@ def caller_of(ctx: Context) -> Caller:
     transport = "http" if over_http else "stdio"
     if token is None:
         return Caller(who=who, transport=transport, client=client, subject=local_subject())
-    subject = None if OPERATOR_SCOPE in token.scopes else f"token:{token.subject or token.client_id}"
-    return Caller(who=who, transport=transport, client=client, credential=token.client_id, subject=subject)
+    owner = f"token:{token.subject or token.client_id}"
+    subject = None if OPERATOR_SCOPE in token.scopes else owner
+    return Caller(
+        who=who, transport=transport, client=client, credential=token.client_id, subject=subject, holder=owner
+    )
 
 
-def may_approve(ctx: Context) -> bool:
-    """Whether the client may bring a person's answer to an approval: over stdio alone.
+def elicitation_channel(ctx: Context, channels: Collection[Channel]) -> Channel | None:
+    """The channel by which this client brings its user's answers to approvals; None if its answers do not count.
 
-    There the person runs the server. Over HTTP a client holds no operator's token: it could approve its own calls by
-    claiming that its user did.
+    Over stdio the user runs the server. Over HTTP a client can claim that its user said yes: so the operator must have
+    listed that channel, and made the token with `--may approve-own`.
     """
-    return ctx.request is None
+    if ctx.request is None:
+        return "stdio-elicitation" if "stdio-elicitation" in channels else None
+    token = get_access_token()
+    own = token is not None and APPROVE_OWN in token.scopes
+    return "http-elicitation" if own and "http-elicitation" in channels else None
 
 
-def answerable(ctx: Context, questions: Mapping[str, Question]) -> dict[str, Question]:
+def answerable(ctx: Context, questions: Mapping[str, Question], channels: Collection[Channel]) -> dict[str, Question]:
     """The questions of a task, by their keys, that this client may answer; the key of an approval is its id."""
-    return {key: one for key, one in questions.items() if may_approve(ctx) or APPROVAL_ID.match(key) is None}
+    if elicitation_channel(ctx, channels) is not None:
+        return dict(questions)
+    return {key: one for key, one in questions.items() if APPROVAL_ID.match(key) is None}
+
+
+UNCOUNTED = frozenset(
+    {"initialize", "ping", "server/discover", "logging/setLevel", "subscriptions/listen"}
+    | {"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
+    | {f"tasks/{verb}" for verb in ("get", "result", "list", "cancel", "update")}
+)
+"""The requests that `[limits] calls_a_minute` does not count: they reach no server and no mission."""
+
+
+def request_limits(service: Service) -> list[ServerMiddleware[Any]]:
+    """The middleware that counts the requests of clients; none if no limit is about them."""
+    limits = service.limits
+    if limits is None or not limits.counts_requests:
+        return []
+
+    async def counted(ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.request_id is not None and ctx.method not in UNCOUNTED:
+            with mcp_errors():
+                limits.count_request(caller_of(ctx))
+        return await call_next(ctx)
+
+    return [counted]
 
 
 def without_surrogates(value: Any) -> Any:

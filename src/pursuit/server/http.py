@@ -321,7 +321,7 @@ class _Verifier:
         if holder is None:
             return None
         # The subject ties a session to this token and those that it is rotated to; a later one may have the same name.
-        scopes = [OPERATOR_SCOPE] if holder.operator else []
+        scopes = [*([OPERATOR_SCOPE] if holder.operator else []), *holder.may]
         return AccessToken(token=REDACTED, client_id=holder.name, scopes=scopes, subject=holder.owner)
 
 

@@ -3,7 +3,9 @@
 Invariant: only an operator's token sees or answers an approval, on loopback, too; a refused request changes nothing.
 
     GET  /approvals[?session_id=ID]   {"approvals": […]}
-    POST /approvals/{approval_id}     {"answer": "once" | "arguments" | "mission" | "denied", "reason"?: text}
+    GET  /approvals/{approval_id}[?reveal=true]   the question with its arguments whole
+    POST /approvals/{approval_id}     {"answer": "once" | "arguments" | "mission" | "denied", "reason"?: text,
+                                       "unseen"?: true}
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "validation_error": 422,
     "path_traversal_detected": 422,
     "too_many_tasks": 429,
+    "limit_reached": 429,
     "budget_exhausted": 429,
     "internal_error": 500,
     "extra_missing": 501,
@@ -117,11 +120,10 @@ _log = logging.getLogger(__name__)
 
 
 class OperatorsOnly:
-    """One method of one path. `verb` is its name in the audit; None for one that only reads."""
+    """One path with the handlers of its methods; `verb` is the name of a POST in the audit."""
 
-    def __init__(self, method: str, handler: Handler, *, tokens: Tokens, audit: Audit, verb: str | None = None) -> None:
-        self._method = method
-        self._handler = handler
+    def __init__(self, handlers: Mapping[str, Handler], *, tokens: Tokens, audit: Audit, verb: str = "") -> None:
+        self._handlers = handlers
         self._tokens = tokens
         self._audit = audit
         self._verb = verb
@@ -138,19 +140,20 @@ class OperatorsOnly:
 
     async def _answer(self, request: Request) -> dict[str, Any]:
         holder = holder_of(request, self._tokens)
-        caller = Caller(who=holder.name, transport="http")
-        right = request.method == self._method
+        caller = Caller(who=holder.name, transport="http", holder=f"token:{holder.owner}")
+        handler = self._handlers.get(request.method)
         if not holder.operator:
             needed = "this needs an operator's, which `pursuit token --operator` makes"
             refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
-            if self._verb is None or not right:
+            if handler is None or request.method != "POST":
                 raise refusal
             given = {name: str(value)[:_LONGEST] for name, value in request.path_params.items()}
             async with self._audit.control(caller, self._verb, None, given):  # an attempt to change something
                 raise refusal
-        if not right:
-            raise MethodNotAllowed(f"this path takes {self._method} alone", allowed=self._method)
-        return await self._handler(request, caller)
+        if handler is None:
+            known = ", ".join(self._handlers)
+            raise MethodNotAllowed(f"this path takes {known} alone", allowed=known)
+        return await handler(request, caller)
 
 
 def holder_of(request: Request, tokens: Tokens) -> Holder:
@@ -173,6 +176,7 @@ def holder_of(request: Request, tokens: Tokens) -> Holder:
 PATH: Final = "/approvals"
 LARGEST_BODY: Final = 64 * 1024
 _FILTER = "session_id"
+_REVEAL = "reveal"
 
 
 class ApprovalAnswer(InputModel):
@@ -180,6 +184,7 @@ class ApprovalAnswer(InputModel):
 
     answer: Permission
     reason: Annotated[str, StringConstraints(max_length=LONGEST_REASON)] | None = None
+    unseen: bool = False
 
 
 def approval_routes(service: Service, tokens: Tokens) -> list[Route]:
@@ -187,32 +192,40 @@ def approval_routes(service: Service, tokens: Tokens) -> list[Route]:
     approvals = Approvals(service)
 
     async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
-        return {"approvals": await approvals.open(_mission_in(request))}
+        return {"approvals": await approvals.open(_one_of(request, _FILTER))}
+
+    async def show(request: Request, caller: Caller) -> dict[str, Any]:
+        reveal = _one_of(request, _REVEAL) or "false"
+        if reveal not in ("true", "false"):
+            raise ValidationFailed([Fault(field=_REVEAL, reason="must be true or false")], "wrong parameters")
+        return await approvals.show(request.path_params["approval_id"], reveal=reveal == "true", caller=caller)
 
     async def answer(request: Request, caller: Caller) -> dict[str, Any]:
         said = _parse(await _body(request))
         approval_id: str = request.path_params["approval_id"]
-        return await approvals.answer(approval_id, said.answer, reason=said.reason, caller=caller)
+        return await approvals.answer(
+            approval_id, said.answer, reason=said.reason, caller=caller, channel="api", unseen=said.unseen
+        )
 
-    asked = OperatorsOnly("GET", waiting, tokens=tokens, audit=service.audit)
-    answered = OperatorsOnly("POST", answer, tokens=tokens, audit=service.audit, verb="approve")
+    asked = OperatorsOnly({"GET": waiting}, tokens=tokens, audit=service.audit)
+    answered = OperatorsOnly({"GET": show, "POST": answer}, tokens=tokens, audit=service.audit, verb="approve")
     return [Route(PATH, asked), Route(f"{PATH}/{{approval_id}}", answered)]
 
 
-def _mission_in(request: Request) -> str | None:
-    """The mission that the query names; None for all."""
+def _one_of(request: Request, known: str) -> str | None:
+    """The one parameter that the query may have, or None."""
     given = request.query_params.multi_items()
     faults = [
-        Fault(field=name[:_LONGEST], reason=f"is not a known parameter; there is {_FILTER}")
+        Fault(field=name[:_LONGEST], reason=f"is not a known parameter; there is {known}")
         for name, _ in given
-        if name != _FILTER
+        if name != known
     ]
-    missions = [value for name, value in given if name == _FILTER]
-    if len(missions) > 1:
-        faults.append(Fault(field=_FILTER, reason=f"is given {len(missions)} times; name one mission"))
+    values = [value for name, value in given if name == known]
+    if len(values) > 1:
+        faults.append(Fault(field=known, reason=f"is given {len(values)} times; give it once"))
     if faults:
         raise ValidationFailed(faults, "wrong parameters")
-    return missions[0] if missions else None
+    return values[0] if values else None
 
 
 async def _body(request: Request) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
@@ -27,6 +27,10 @@ from pursuit.upstream.fixed_patterns import TOKEN_NAME
 
 FILE_NAME: Final = "tokens.json"
 PREFIX: Final = "pursuit_"
+
+Right = Literal["approve-own"]
+RIGHTS: tuple[Right, ...] = get_args(Right)
+"""`approve-own`: answers of its user to approvals of its own calls count over HTTP, if that channel is listed."""
 
 _BYTES = 32
 
@@ -41,6 +45,8 @@ class Holder:
     operator: bool = False
     subject: str | None = None
     """The hash of the token that this one was rotated from, and of those before it the first."""
+    may: tuple[Right, ...] = ()
+    """What else a client with it may do."""
 
     @property
     def owner(self) -> str:
@@ -71,12 +77,12 @@ class Tokens:
         """The tokens that belong to a ledger."""
         return cls(ledger.with_name(FILE_NAME))
 
-    def make(self, name: str, *, operator: bool = False) -> str:
+    def make(self, name: str, *, operator: bool = False, may: Sequence[Right] = ()) -> str:
         """A new token of 256 random bits. It is returned once; only its hash is stored."""
         require_name(name)
         token = PREFIX + secrets.token_urlsafe(_BYTES)
         made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        entry = Holder(name=name, sha256=fingerprint(token), created_at=made, operator=operator)
+        entry = Holder(name=name, sha256=fingerprint(token), created_at=made, operator=operator, may=tuple(may))
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
@@ -100,10 +106,15 @@ class Tokens:
         taken = {entry.name for entry in self._current()}
         return next(name for number in range(1, len(taken) + 2) if (name := f"token-{number}") not in taken)
 
-    def names(self) -> list[dict[str, str]]:
-        """Name, role and creation time of each token."""
+    def names(self) -> list[dict[str, Any]]:
+        """Name, role, creation time and further rights of each token."""
         return [
-            {"name": entry.name, "role": role_of(operator=entry.operator), "created_at": entry.created_at}
+            {
+                "name": entry.name,
+                "role": role_of(operator=entry.operator),
+                "created_at": entry.created_at,
+                **({"may": list(entry.may)} if entry.may else {}),
+            }
             for entry in self._current()
         ]
 

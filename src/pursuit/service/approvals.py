@@ -1,23 +1,32 @@
 """Approvals of missions and gateways: which are open, and how one is answered.
 
-Invariant: the first answer in the ledger counts; any other raises `Conflict`.
+Invariant: the first answer of a person in the ledger counts, and one that comes too late raises `Conflict`; a yes
+counts only by a channel that the operator listed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 import anyio
 
-from pursuit.core.approvals import Approval, pending
-from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, decode
+from pursuit.core.approvals import GRANTS, Approval, pending
+from pursuit.core.audit import masked
+from pursuit.core.events import ApprovalAnswered, ApprovalExpired, ApprovalShown, Channel, Permission, decode
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
+from pursuit.errors import Conflict, Fault, InvalidArgument, PolicyDenied, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import every_stream
+from pursuit.policy.traits import LONGEST_FORM, whole_question
 from pursuit.service.audit import Caller
-from pursuit.service.gateway_journal import GatewayQuestions, already_answered, expired
+from pursuit.service.gateway_journal import (
+    GatewayQuestions,
+    already_answered,
+    expired,
+    require_other,
+    require_seen,
+)
 from pursuit.service.queries import approval_row
 from pursuit.service.service import Service, storable_reason
 
@@ -28,6 +37,22 @@ class ApprovalNotFound(SessionNotFound):
     """No open question has that id."""
 
     code = "approval_not_found"
+
+
+def channel_of(caller: Caller) -> Channel:
+    """How a caller who is no client answers: at the terminal, or by a program."""
+    return "terminal" if caller.transport == "terminal" else "api"
+
+
+def require_channel(channel: Channel, channels: Collection[str]) -> None:
+    """Refuses a yes by a channel that the operator did not list."""
+    if channel not in channels:
+        listed = ", ".join(sorted(channels)) or "none"
+        raise PolicyDenied(
+            f'a yes by "{channel}" does not count: [approvals] channels of the configuration lists {listed}; '
+            "nothing was changed",
+            channel=channel,
+        )
 
 
 class Approvals:
@@ -89,23 +114,27 @@ class Approvals:
         *,
         reason: str | None = None,
         caller: Caller | None = None,
+        channel: Channel | None = None,
         mission_id: str | None = None,
+        unseen: bool = False,
     ) -> dict[str, Any]:
-        """Records a person's answer; the mission goes on when a process drives it.
+        """Records a person's answer; the mission goes on when a process drives it and enough people have said yes.
 
-        With a `mission_id` only a question of that mission can be meant.
+        With a `mission_id` only a question of that mission can be meant. A yes to a question whose text was cut needs
+        `show` first, by the same person, or `unseen`.
         """
-        if APPROVAL_ID.fullmatch(approval_id) is None:
-            raise InvalidArgument(
-                f"{approval_id[:80]!r} is no id of an open question; `pursuit approvals` shows them",
-                approval_id=approval_id[:80],
-            )
+        _require_id(approval_id)
         if answer not in get_args(Permission):
             known = ", ".join(get_args(Permission))
             raise ValidationFailed([Fault(field="answer", reason=f"{str(answer)[:40]!r} is not one of {known}")])
         by, reason = caller or self._service.caller, storable_reason(reason)
+        channel = channel or channel_of(by)
+        if answer in GRANTS:
+            require_channel(channel, self._service.channels)
         if mission_id is None:
-            at_a_gateway = await self._gateways.answer(approval_id, answer, by=str(by), reason=reason)
+            at_a_gateway = await self._gateways.answer(
+                approval_id, answer, caller=by, channel=channel, reason=reason, unseen=unseen
+            )
             if at_a_gateway is not None:
                 return at_a_gateway
         mission_id, asked, head = await self._find(approval_id, mission_id)
@@ -116,7 +145,12 @@ class Approvals:
             # Recorded, so that it stays expired when the clock is set back.
             await service.say(mission_id, ApprovalExpired(at=now, approval_id=approval_id))
             raise expired(approval_id, asked.until)
+        before = set(asked.said)
+        if answer in GRANTS:
+            require_seen(approval_id, cut=asked.cut and not unseen and by.person not in asked.shown)
+            require_other(approval_id, by.person in before, asked.require)
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
+        given |= {"channel": channel, "unseen": (asked.cut and unseen) or None}
         async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
             word = ApprovalAnswered(
                 at=service.clock.now(),
@@ -124,19 +158,55 @@ class Approvals:
                 reason=reason,
                 approval_id=approval_id,
                 answer=answer,
+                channel=channel,
+                person=by.person,
             )
-            status = (await service.say(mission_id, word)).status
-            await self._require_first(mission_id, head, word)
-        return {**approval_row(mission_id, asked), "answer": answer, "by": str(by), "status": status}
+            state = await service.say(mission_id, word)
+            await self._require_first(mission_id, head, word, before, asked.require)
+        row = approval_row(mission_id, state.approvals.get(approval_id, asked))
+        return {**row, "answer": answer, "by": str(by), "status": state.status}
 
-    async def _require_first(self, mission_id: str, head: int, word: ApprovalAnswered) -> None:
-        """Refuses an answer that came after another one; it is in the ledger and changes nothing."""
+    async def show(
+        self, approval_id: str, *, reveal: bool = False, caller: Caller | None = None, mission_id: str | None = None
+    ) -> dict[str, Any]:
+        """A question with its arguments whole: secrets by their names are masked, unless `reveal`. It is audited."""
+        _require_id(approval_id)
+        service, by = self._service, caller or self._service.caller
+        if mission_id is None:
+            found = await self._gateways.show(approval_id, caller=by, audit=service.audit, reveal=reveal)
+            if found is not None:
+                return found
+        mission_id, asked, _head = await self._find(approval_id, mission_id)
+        given = {"approval_id": approval_id, "reveal": reveal or None}
+        async with service.control(by, "show", mission_id, given):
+            if asked.cut and asked.answer is None and by.person not in asked.shown:
+                seen = ApprovalShown(at=service.clock.now(), by=str(by), approval_id=approval_id, person=by.person)
+                await service.say(mission_id, seen)
+        return {**approval_row(mission_id, asked), "args": asked.args if reveal else masked(asked.args)}
+
+    async def forms(self, mission_id: str) -> dict[str, str]:
+        """The whole text of each open question of a mission that fits a form, by the ids."""
+        state, now = await self._service.state(mission_id), self._service.clock.now()
+        texts = {
+            one.approval_id: whole_question(one.description, one.args)
+            for one in pending(state.approvals)
+            if now < one.until
+        }
+        return {approval_id: text for approval_id, text in texts.items() if len(text) <= LONGEST_FORM}
+
+    async def _require_first(
+        self, mission_id: str, head: int, word: ApprovalAnswered, said: set[str], require: int
+    ) -> None:
+        """Refuses an answer that came after the last one that was needed; it is in the ledger and changes nothing."""
+        people = set(said)
         for stored in await self._service.ledger.read(mission_id, head):
             match decode(stored.type, stored.body):
                 case ApprovalAnswered(approval_id=word.approval_id) as first:
-                    if first != word:
+                    if first == word:
+                        return
+                    people.add(first.person or first.by)
+                    if first.answer == "denied" or len(people) >= require:
                         raise already_answered(word.approval_id, first.answer, first.by)
-                    return
                 case ApprovalExpired(approval_id=word.approval_id) as late:
                     raise expired(word.approval_id, late.at)
                 case _:
@@ -166,3 +236,11 @@ class Approvals:
             row.name async for row in rows if row.status != "waiting" or row.summary.get("waiting_for") == "approval"
         ]
         return found[::-1]
+
+
+def _require_id(approval_id: str) -> None:
+    if APPROVAL_ID.fullmatch(approval_id) is None:
+        raise InvalidArgument(
+            f"{approval_id[:80]!r} is no id of an open question; `pursuit approvals` shows them",
+            approval_id=approval_id[:80],
+        )

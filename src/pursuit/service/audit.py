@@ -42,7 +42,8 @@ class Caller:
     """`who` is a person or a credential, `client` the program that speaks for them.
 
     `credential` is the name of the token that was shown, where one was. What it begins belongs to its `subject`: a
-    token's fingerprint, or the user over stdio. None is the operator, who sees everything.
+    token's fingerprint, or the user over stdio. None is the operator, who sees everything; `holder` is then the subject
+    of the operator's token, if one was shown.
     """
 
     who: str = "operator"
@@ -50,6 +51,12 @@ class Caller:
     client: str | None = None
     credential: str | None = None
     subject: str | None = None
+    holder: str | None = None
+
+    @property
+    def person(self) -> str:
+        """Who answers an approval: the subject of a token, or the user of this machine."""
+        return self.subject or self.holder or local_subject()
 
     @property
     def scope(self) -> str:

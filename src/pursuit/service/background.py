@@ -254,15 +254,15 @@ class MissionTasks:
 @asynccontextmanager
 async def _progress_observer(task: TaskContext, run: MissionRun) -> AsyncGenerator[Observer]:
     """An observer that reports its latest phase as the task's progress while the block runs."""
-    send, receive = anyio.create_memory_object_stream[tuple[Phase, int]](1)
+    send, receive = anyio.create_memory_object_stream[tuple[str, int]](1)
 
     async def pass_on() -> None:
-        async for phase, count in receive:
-            await task.update_status(f"iteration {count}: {phase}", done=count - run.first, total=run.iterations)
+        async for words, count in receive:
+            await task.update_status(words, done=count - run.first, total=run.iterations)
 
     def observe(_mission_id: str, phase: Phase, state: MissionState) -> None:
         if send.statistics().current_buffer_used == 0:
-            send.send_nowait((phase, state.iteration_count))
+            send.send_nowait((f"iteration {state.iteration_number}: {phase}", state.iteration_count))
 
     with receive:
         async with anyio.create_task_group() as tasks:

@@ -55,7 +55,7 @@ class Conversations:
             if asked.iteration == iteration
         ]
         if not rows:
-            raise InvalidArgument(f"no request of iteration {iteration} of {mission_id} is recorded")
+            raise InvalidArgument(f"no request of iteration {iteration + 1} of {mission_id} is recorded")
         return {"session_id": mission_id, "requests": rows}
 
     async def replayed(self, mission_id: str, model: LanguageModel | None = None) -> AsyncIterator[dict[str, Any]]:

@@ -6,6 +6,8 @@ process that only reads leaves no stream behind.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +15,14 @@ from typing import Any
 
 import anyio
 
-from pursuit.core.approvals import GRANTS, approval_id
-from pursuit.core.audit import redacted
-from pursuit.core.events import Permission
+from pursuit.core.approvals import GRANTS, approval_id, is_covered, people_row
+from pursuit.core.audit import masked, redacted
+from pursuit.core.events import Channel, Permission
 from pursuit.core.gateway_events import (
     AnyGatewayEvent,
     GatewayApprovalAnswered,
     GatewayApprovalAsked,
+    GatewayApprovalShown,
     GatewayApprovalUsed,
     GatewayCallIntended,
     GatewayCallRefused,
@@ -36,10 +39,10 @@ from pursuit.core.gateway_events import (
 )
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
-from pursuit.errors import Conflict
+from pursuit.errors import ApprovalNeeded, Conflict
 from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
 from pursuit.reports.wording import moment
-from pursuit.service.audit import Caller
+from pursuit.service.audit import Audit, Caller
 
 KIND = "gateway"
 ASKING = "asking"
@@ -55,6 +58,9 @@ class Asked:
     approval_id: str
     granted: bool | None = None
     by: str | None = None
+    yes: int = 0
+    """How many people have said yes, of those that are `required`."""
+    required: int = 1
 
 
 class GatewayJournal:
@@ -102,27 +108,44 @@ class GatewayJournal:
             GatewayCallRefused(at=self._clock.now(), tool=tool, args=redacted(args), why=why[:LONGEST_WHY], by=by)
         )
 
-    async def ask(self, tool: str, args: Mapping[str, Any], *, description: str, reason: str, caller: Caller) -> Asked:
-        """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this."""
+    async def ask(
+        self,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        description: str,
+        reason: str,
+        caller: Caller,
+        require: int = 1,
+        cut: bool = False,
+    ) -> Asked:
+        """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this.
+
+        A question that fewer people had to agree to does not count.
+        """
         scope = narrow_scope(caller.scope, tool, args)
         async with self._asking:
             await self._refresh()
-            if self._state.granted & {scope, wide_scope(caller.scope, tool)}:
+            granted = self._state.granted
+            if any(is_covered(granted, one, require) for one in (scope, wide_scope(caller.scope, tool))):
                 return Asked(approval_id="", granted=True)
-            before = self._state.of_scope(scope)
+            asked = self._state.of_scope(scope)
+            before = [one for one in asked if one.require >= require]
             for one in before:
                 answer = self._state.answers.get(one.approval_id)
                 if answer is not None and await self._take(one.approval_id):
                     return Asked(approval_id=one.approval_id, granted=answer.answer in GRANTS, by=answer.by)
                 if answer is None and self._clock.now() < one.until:
-                    return Asked(approval_id=one.approval_id)
-            earlier = await self._earlier_answer(scope)
+                    said = self._state.said.get(one.approval_id, {})
+                    return Asked(approval_id=one.approval_id, yes=len(said), required=one.require)
+            earlier = await self._earlier_answer(scope, require)
             if earlier is not None:
                 return Asked(approval_id=earlier.approval_id, granted=earlier.answer in GRANTS, by=earlier.by)
-            now = self._clock.now()
+            now, body = self._clock.now(), json.dumps(args).encode()
+            digest, whole = hashlib.sha256(body).hexdigest(), redacted(args) != args
             fresh = GatewayApprovalAsked(
                 at=now,
-                approval_id=approval_id(f"{self.stream} {scope} {len(before)}"),
+                approval_id=approval_id(f"{self.stream} {scope} {len(asked)}"),
                 tool=tool,
                 args=redacted(args),
                 scope=scope,
@@ -131,10 +154,13 @@ class GatewayJournal:
                 until=now + self.patience,
                 who=caller.scope,
                 by=str(caller),
+                require=require,
+                cut=cut,
+                whole=digest if whole else None,
             )
             self._waits = True
-            await self._write(fresh)
-            return Asked(approval_id=fresh.approval_id)
+            await self._write(fresh, {digest: body} if whole else None)
+            return Asked(approval_id=fresh.approval_id, required=require)
 
     async def _take(self, question: str) -> bool:
         """Uses an answer up for this call; False if another call, of any process, has used it."""
@@ -144,12 +170,12 @@ class GatewayJournal:
             await self._refresh()
         return False
 
-    async def _earlier_answer(self, scope: str) -> GatewayApprovalAnswered | None:
+    async def _earlier_answer(self, scope: str, require: int) -> GatewayApprovalAnswered | None:
         """An unused answer to a question of another gateway, most of which have ended; it is used up by this."""
         async for row in every_stream(self._ledger, kind=KIND, status=ASKING):
             while row.name not in self._exhausted:
                 state, head = await _read_state(self._ledger, row.name)
-                answer = state.unused(scope, self._clock.now())
+                answer = state.unused(scope, self._clock.now(), require)
                 if answer is None:
                     if not state.waits(self._clock.now()):
                         self._exhausted.add(row.name)
@@ -167,11 +193,22 @@ class GatewayJournal:
             return False
         return True
 
-    async def answer(self, question: str, answer: Permission, *, by: str, reason: str | None = None) -> None:
+    async def answer(
+        self, question: str, answer: Permission, *, caller: Caller, channel: Channel, reason: str | None = None
+    ) -> None:
         """Stores the answer of the person behind a client; one that was given before stays."""
         why = None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_WHY]
-        word = GatewayApprovalAnswered(at=self._clock.now(), approval_id=question, answer=answer, by=by, reason=why)
-        await self._write(word)
+        await self._write(
+            GatewayApprovalAnswered(
+                at=self._clock.now(),
+                approval_id=question,
+                answer=answer,
+                by=str(caller),
+                reason=why,
+                channel=channel,
+                person=caller.person,
+            )
+        )
 
     async def close(self) -> None:
         """Ends the stream, if there is one."""
@@ -179,16 +216,18 @@ class GatewayJournal:
             await self._refresh()
             await self._append([GatewayClosed(at=self._clock.now())], status=ASKING if self._waits else "closed")
 
-    async def _write(self, event: AnyGatewayEvent) -> None:
+    async def _write(self, event: AnyGatewayEvent, blobs: Mapping[str, bytes] | None = None) -> None:
         events = [event]
         if not self._opened:
             events.insert(0, GatewayOpened(at=self._clock.now(), servers=self._servers, by=self._by))
-        await self._append(events, status=ASKING if self._waits else "open")
+        await self._append(events, status=ASKING if self._waits else "open", blobs=blobs)
         self._opened = True
 
-    async def _append(self, events: Sequence[AnyGatewayEvent], *, status: str) -> None:
+    async def _append(
+        self, events: Sequence[AnyGatewayEvent], *, status: str, blobs: Mapping[str, bytes] | None = None
+    ) -> None:
         drafts = [Draft(*encode_gateway(one)) for one in events]
-        await self._ledger.append(self.stream, ANY, drafts, kind=KIND, status=status)
+        await self._ledger.append(self.stream, ANY, drafts, kind=KIND, status=status, blobs=blobs)
 
     async def _refresh(self) -> None:
         """Reads what was written since: answers come from other processes, too."""
@@ -211,13 +250,37 @@ class GatewayQuestions:
         """The questions that wait, the oldest gateway first."""
         rows: list[dict[str, Any]] = []
         for stream, state in await self._states():
-            rows += [_row(stream, one) for one in state.pending(self._clock.now())]
+            rows += [_row(stream, state, one) for one in state.pending(self._clock.now())]
         return rows
 
+    async def show(self, question: str, *, caller: Caller, audit: Audit, reveal: bool) -> dict[str, Any] | None:
+        """The question with its arguments whole, recorded; None if no gateway asked this."""
+        for stream, state in await self._states():
+            asked = state.asked.get(question)
+            if asked is None:
+                continue
+            async with audit.control(caller, "show", stream, {"approval_id": question, "reveal": reveal or None}):
+                body = None if asked.whole is None else await self._ledger.blob(asked.whole)
+            args: dict[str, Any] = asked.args if body is None else json.loads(body)
+            if asked.cut:
+                seen = GatewayApprovalShown(
+                    at=self._clock.now(), approval_id=question, by=str(caller), person=caller.person
+                )
+                await self._ledger.append(stream, ANY, [Draft(*encode_gateway(seen))], kind=KIND)
+            return {**_row(stream, state, asked), "args": args if reveal else masked(args)}
+        return None
+
     async def answer(
-        self, question: str, answer: Permission, *, by: str, reason: str | None = None
+        self,
+        question: str,
+        answer: Permission,
+        *,
+        caller: Caller,
+        channel: Channel | None = None,
+        reason: str | None = None,
+        unseen: bool = False,
     ) -> dict[str, Any] | None:
-        """Records a person's answer; None if no gateway asked this. The first answer counts."""
+        """Records a person's answer; None if no gateway asked this. The first answer of a person counts."""
         for stream, state in await self._states():
             asked = state.asked.get(question)
             if asked is None:
@@ -230,12 +293,25 @@ class GatewayQuestions:
                 late = GatewayApprovalAnswered(at=now, approval_id=question, answer="denied", by="its expiry")
                 await self._ledger.append(stream, ANY, [Draft(*encode_gateway(late))], kind=KIND)
                 raise expired(question, asked.until)
-            word = GatewayApprovalAnswered(at=now, approval_id=question, answer=answer, by=by, reason=reason)
+            if answer in GRANTS:
+                require_seen(question, cut=asked.cut and not unseen and (question, caller.person) not in state.shown)
+                require_other(question, caller.person in state.said.get(question, {}), asked.require)
+            word = GatewayApprovalAnswered(
+                at=now,
+                approval_id=question,
+                answer=answer,
+                by=str(caller),
+                reason=reason,
+                channel=channel,
+                person=caller.person,
+            )
             await self._ledger.append(stream, ANY, [Draft(*encode_gateway(word))], kind=KIND)
-            first = (await _read_state(self._ledger, stream))[0].answers[question]
-            if first != word:
-                raise already_answered(question, first.answer, first.by)
-            return {**_row(stream, asked), "answer": answer, "by": by, "status": "open"}
+            after = (await _read_state(self._ledger, stream))[0]
+            final = after.answers.get(question)
+            alone = asked.require == 1 or answer == "denied"
+            if final is not None and final != word and (alone or final.answer == "denied"):
+                raise already_answered(question, final.answer, final.by)
+            return {**_row(stream, after, asked), "answer": answer, "by": str(caller), "status": "open"}
         return None
 
     async def _states(self) -> list[tuple[str, GatewayState]]:
@@ -270,6 +346,7 @@ async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, A
                 case GatewayApprovalAnswered():
                     verb = "deny" if event.answer == "denied" else "approve"
                     given = {"approval_id": event.approval_id, "answer": event.answer}
+                    given |= {} if event.channel is None else {"channel": event.channel}
                     lines.append((event.at, {**_line(row.name, event.at, event.by, verb), "arguments": given}))
                 case _:
                     pass
@@ -285,7 +362,7 @@ def _line(stream: str, at: float, who: str, verb: str) -> dict[str, Any]:
     return {"at": iso(at), "who": who, "transport": "gateway", "verb": verb, "session_id": stream}
 
 
-def _row(stream: str, asked: GatewayApprovalAsked) -> dict[str, Any]:
+def _row(stream: str, state: GatewayState, asked: GatewayApprovalAsked) -> dict[str, Any]:
     return {
         "approval_id": asked.approval_id,
         "session_id": stream,
@@ -295,7 +372,30 @@ def _row(stream: str, asked: GatewayApprovalAsked) -> dict[str, Any]:
         "reason": asked.reason,
         "asked_at": iso(asked.at),
         "expires_at": iso(asked.until),
+        **people_row(asked.require, state.said.get(asked.approval_id, {})),
+        **({"cut": True} if asked.cut else {}),
     }
+
+
+def require_seen(question: str, *, cut: bool) -> None:
+    """Refuses a yes to a question whose arguments the person cannot have seen whole."""
+    if cut:
+        raise ApprovalNeeded(
+            f"the arguments of {question} are longer than the question shows; look at them first with "
+            f"`pursuit approvals show {question}` (over HTTP `GET /approvals/{question}`), or say that you approve "
+            'them unseen: `--unseen` (`"unseen": true`)',
+            approval_id=question,
+        )
+
+
+def require_other(question: str, again: bool, required: int) -> None:
+    """Refuses a second yes of one person."""
+    if again:
+        raise Conflict(
+            f"you have said yes to {question} already; it needs {required} people, so another one must say yes",
+            approval_id=question,
+            required=required,
+        )
 
 
 def expired(question: str, until: float) -> Conflict:

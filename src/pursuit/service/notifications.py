@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -363,6 +363,14 @@ class Notifier:
                 elif self._examined.get(row.name) != row.head.seq and not await self._tell_again(row, service):
                     self._examined[row.name] = row.head.seq
         self._undriven = undriven
+
+    async def stopped(self, service: Queries, names: Iterable[str]) -> None:
+        """Tells which of these missions a signal has just interrupted; their driver is this process, which ends."""
+        await self._began()
+        for name in names:
+            row = await self._ledger.row(name)
+            if row is not None and cut_short(row.status, row.summary, self._clock.now()):
+                await self._tell_interrupted(row, service)
 
     async def _tell_interrupted(self, row: StreamRow, service: Queries) -> None:
         state = await service.state(row.name)

@@ -7,13 +7,20 @@ compared with something that cannot be edited unnoticed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from pursuit.core.attempts import AttemptOpened, AttemptState, advance_attempt, decode_attempt, fold_attempt
 from pursuit.core.audit import AUDIT, ControlCalled, Forgotten, decode_audit
 from pursuit.core.events import CallSettled, MissionCreated, ModelAnswered, ReportWritten, decode
 from pursuit.core.fold import advance
-from pursuit.core.gateway_events import GatewayClosed, GatewayOpened, GatewayState, decode_gateway
+from pursuit.core.gateway_events import (
+    GatewayApprovalAsked,
+    GatewayClosed,
+    GatewayOpened,
+    GatewayState,
+    decode_gateway,
+)
 from pursuit.core.report import listing_after
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TASK_ENDS, TaskCreated, TaskSettled, TaskState, advance_task, decode_task, fold_task
@@ -23,6 +30,8 @@ from pursuit.problems.attempts import KIND as ATTEMPT
 from pursuit.problems.attempts import summary_of as attempt_summary
 from pursuit.service.gateway_journal import ASKING
 from pursuit.service.gateway_journal import KIND as GATEWAY
+from pursuit.service.limits import KIND as USAGE
+from pursuit.service.limits import ClientUsed, Usage, decode_usage
 from pursuit.tasks.record import summary_of as task_summary
 from pursuit.tasks.store import KIND as TASK
 
@@ -112,15 +121,18 @@ class _Gateway:
         self._state = GatewayState()
         self._closed = False
         self._at = 0.0
+        self._digests: set[str] = set()
 
     def step(self, type_: str, body: bytes) -> None:
         event = decode_gateway(body)
         self._state.apply([event])
         self._closed = self._closed or isinstance(event, GatewayClosed)
+        if isinstance(event, GatewayApprovalAsked) and event.whole is not None:
+            self._digests.add(event.whole)
         self._at = event.at
 
     def result(self) -> Folded:
-        return Folded(kind=GATEWAY, statuses=self._statuses(), summary={})
+        return Folded(kind=GATEWAY, statuses=self._statuses(), summary={}, digests=frozenset(self._digests))
 
     def _statuses(self) -> frozenset[str]:
         """A gateway writes its status when it appends; whether a question still waited then, only its clock knew."""
@@ -128,6 +140,20 @@ class _Gateway:
             return frozenset((ASKING,))
         quiet = "closed" if self._closed else "open"
         return frozenset((quiet, ASKING) if self._state.asked else (quiet,))
+
+
+class _Usage:
+    def __init__(self, _stream: str) -> None:
+        self._usage: Usage | None = None
+
+    def step(self, type_: str, body: bytes) -> None:
+        event = decode_usage(body)
+        self._usage = (self._usage or Usage(subject=event.subject)).after(event)
+
+    def result(self) -> Folded | None:
+        if self._usage is None:
+            return None
+        return Folded(kind=USAGE, statuses=frozenset(("open",)), summary=asdict(self._usage))
 
 
 class _Log:
@@ -149,12 +175,13 @@ _BY_FIRST_EVENT: Mapping[str, Callable[[str], StreamFold]] = {
     TaskCreated.__name__: _Task,
     AttemptOpened.__name__: _Attempt,
     GatewayOpened.__name__: _Gateway,
+    ClientUsed.__name__: _Usage,
     **{event.__name__: lambda _: _Log(AUDIT) for event in (ControlCalled, Forgotten)},
     # By name: these modules import the queries, which import this one.
     **{name: lambda _: _Log("notifications") for name in ("NotificationsBegan", "NotificationSettled")},
     "ScheduleBegan": lambda _: _Log("schedule"),
 }
-_KINDS = frozenset((MISSION, TASK, ATTEMPT, GATEWAY, AUDIT, "notifications", "schedule"))
+_KINDS = frozenset((MISSION, TASK, ATTEMPT, GATEWAY, AUDIT, USAGE, "notifications", "schedule"))
 _ENDS: Mapping[str, frozenset[str]] = {
     MISSION: frozenset(("completed", "terminated", FORGOTTEN)),
     TASK: frozenset((*TASK_ENDS, FORGOTTEN)),

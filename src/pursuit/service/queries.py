@@ -17,7 +17,7 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from pursuit.core.approvals import Approval, pending
+from pursuit.core.approvals import Approval, pending, people_row
 from pursuit.core.audit import redacted
 from pursuit.core.best import best_row
 from pursuit.core.decision import decide
@@ -225,6 +225,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "started_at": iso(state.started_at),
         "ended_at": iso(state.ended_at),
         "failure": state.failure.error if state.failure is not None else None,
+        "paused_reason": state.paused_why if state.status == "paused" else None,
         "report": f"mission://{mission_id}/report" if state.report is not None else None,
         "parent": state.parent,
         "children": children_rows(state) or None,
@@ -273,6 +274,8 @@ def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:
         "reason": approval.reason,
         "asked_at": iso(approval.asked_at),
         "expires_at": iso(approval.until),
+        **people_row(approval.require, approval.said),
+        **({"cut": True} if approval.cut else {}),
     }
 
 

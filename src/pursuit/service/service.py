@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from pursuit.config.configuration import USUAL_CHANNELS
 from pursuit.core.budgets import under_way
 from pursuit.core.events import (
     AbortOrdered,
     ApprovalExpired,
     BudgetExtended,
+    Channel,
     CompletionOrdered,
     Identity,
     IterationProposed,
@@ -51,6 +53,7 @@ from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.language import LanguageModel, Models, NoAnswer
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal
 from pursuit.service.conversations import Conversations
+from pursuit.service.limits import ClientLimits
 from pursuit.service.mission_admission import admit
 from pursuit.service.queries import Queries, history_page, new_mission_id, outcome_rows, require_id
 from pursuit.upstream.pool import Pool
@@ -124,8 +127,10 @@ LONGEST_REASON = 8_192
 def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What iterations came to, with the warnings that came up in them."""
     done = {row["iteration_index"] for row in rows}
-    warnings = [message for iteration, message in state.raised if iteration in done]
+    warnings = [one.message for one in state.raised if one.iteration in done]
     answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
+    if state.status == "paused" and state.paused_why is not None:
+        answer["paused_reason"] = state.paused_why
     return {**answer, "warnings": warnings} if warnings else answer
 
 
@@ -160,6 +165,9 @@ class Service(Queries):
     client_models: frozenset[str] = frozenset()
     may_force_complete: bool = True
     caller: Caller = OPERATOR
+    limits: ClientLimits | None = None
+    channels: frozenset[Channel] = USUAL_CHANNELS
+    """By which a person's yes to an approval counts."""
 
     @property
     def conversations(self) -> Conversations:
@@ -226,8 +234,10 @@ class Service(Queries):
             mode=mode,
         )
         summary = summary_of(advance(None, created))
-        async with self.control(caller, "start", mission_id, gist_of_mission(mission)):
-            await self.ledger.append(mission_id, 0, [Draft(*encode(created))], status="pending", summary=summary)
+        draft = Draft(*encode(created))
+        audited = self.control(caller, "start", mission_id, gist_of_mission(mission))
+        async with audited, self._starting(caller, mission, len(draft.body)):
+            await self.ledger.append(mission_id, 0, [draft], status="pending", summary=summary)
         return Started(session_id=mission_id, warnings=admitted.warnings)
 
     async def iterate(
@@ -255,7 +265,7 @@ class Service(Queries):
         head = head if state.open is None else 0  # the calls of an open iteration are before the head
         first: list[int] = []  # where this run began: what another driver does before is not this caller's
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self.control(caller, "iterate", mission_id, asked):
+        async with self.control(caller, "iterate", mission_id, asked), self._driving(caller, mission_id):
             try:
                 state = await self.driver.drive(
                     mission_id,
@@ -290,12 +300,21 @@ class Service(Queries):
         if repeated is not None:
             return repeated
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self.control(caller, "iterate", mission_id, {**asked, "background": True}):
+        audited = self.control(caller, "iterate", mission_id, {**asked, "background": True})
+        async with audited, self._driving(caller, mission_id):
             try:
                 await drive(iterations, proposal)
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
         return {"session_id": mission_id, "status": (await self.state(mission_id)).status, "iterations": []}
+
+    def _starting(self, caller: Caller | None, mission: Mission, size: int) -> AbstractAsyncContextManager[None]:
+        """Counts a mission that a client starts; raises `LimitReached` or `ValidationFailed`."""
+        return nullcontext() if self.limits is None else self.limits.starting(caller or self.caller, mission, size)
+
+    def _driving(self, caller: Caller | None, mission_id: str) -> AbstractAsyncContextManager[None]:
+        """Counts a mission that a client drives; raises `LimitReached`."""
+        return nullcontext() if self.limits is None else self.limits.driving(caller or self.caller, mission_id)
 
     async def _before(
         self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None
@@ -482,9 +501,18 @@ class Service(Queries):
         try:
             if not (await self.state(mission_id)).terminal:
                 raise Conflict(f"{mission_id} was taken up again at this moment", session_id=mission_id)
+            size = await self._size(mission_id) if state.owner is not None else 0
             await self.ledger.forget(mission_id)
+            if self.limits is not None:
+                await self.limits.forgotten(state.owner, state.credential, size)
         finally:
             await claim.release()
+
+    async def _size(self, mission_id: str) -> int:
+        """The bytes of a mission's events and blobs."""
+        blobs = [await self.ledger.blob(digest) for digest in await self.ledger.digests(mission_id)]
+        events = await self.ledger.read(mission_id)
+        return sum(len(event.body) for event in events) + sum(len(blob or b"") for blob in blobs)
 
     def control(
         self, caller: Caller | None, verb: str, mission_id: str, arguments: Mapping[str, Any] | None = None

@@ -109,6 +109,12 @@ class Toolbox:
             raise PolicyDenied(f"{tool.qualified} is denied: {ruling.reason}", tool=tool.qualified)
         if ruling.decision == "allow":
             return
+        if ruling.require > 1:
+            raise PolicyDenied(
+                f"{tool.qualified} needs the yes of {ruling.require} people ({ruling.reason}), and a call by hand has "
+                "one; let a mission or a client of the gateway make it",
+                tool=tool.qualified,
+            )
         question = tool_approval_description(tool, arguments, ruling.reason)
         if approve is None:
             raise ApprovalNeeded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -28,6 +28,8 @@ class Limits:
     kept: int = 500
     count_every: float = 1.0
     """Seconds after which the running tasks of other processes are counted anew."""
+    of_requestor: Callable[[str], int | None] = lambda _: None
+    """A limit of `[limits]` for one requestor."""
 
     def time_to_live(self, asked: float | None) -> float | None:
         """The time to live in force for one that was asked for, in seconds. Raises `ValidationFailed`."""
@@ -90,7 +92,13 @@ class Running:
                 "or raise [settings] tasks_at_once",
                 limit=limits.concurrent,
             )
-        mine = sum(1 for owner in self._requestors.values() if owner == requestor)
+        mine, most = sum(1 for owner in self._requestors.values() if owner == requestor), limits.of_requestor(requestor)
+        if most is not None and mine >= most:
+            raise TooManyTasks(
+                f"{mine} of your tasks are running, and [limits] tasks_at_once = {most}; it frees when one ends or is "
+                "cancelled",
+                limit=most,
+            )
         if mine >= limits.concurrent_each:
             raise TooManyTasks(
                 f"{requestor} has {mine} tasks running, which is the limit for one requestor; wait for one to end, "

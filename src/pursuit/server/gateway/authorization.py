@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,13 +16,14 @@ from typing import Any
 
 import anyio
 
+from pursuit.core.events import Channel
 from pursuit.core.gateway_events import GatewayOutcome, narrow_scope
 from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
 from pursuit.errors import LedgerUnavailable
-from pursuit.policy.rules import Layers, OperatorPolicy, decide, decide_request
-from pursuit.policy.traits import tool_approval_description
+from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_request
+from pursuit.policy.traits import LONGEST_FORM, is_cut, tool_approval_description, whole_question
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
-from pursuit.server.errors import as_object, caller_of, may_approve, sendable
+from pursuit.server.errors import as_object, caller_of, elicitation_channel
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
@@ -73,8 +74,15 @@ class Authorization:
 class Authorizer:
     """Asks policy, which `layers` returns for each caller, and people; writes to the journal."""
 
-    def __init__(self, layers: Callable[[Caller], Layers], journal: GatewayJournal, audit: Audit) -> None:
+    def __init__(
+        self,
+        layers: Callable[[Caller], Layers],
+        journal: GatewayJournal,
+        audit: Audit,
+        channels: Collection[Channel],
+    ) -> None:
         self._layers = layers
+        self._channels = channels
         self._journal = journal
         self._audit = audit
         self._tickets: dict[str, str] = {}
@@ -114,24 +122,35 @@ class Authorizer:
                 # A ticket is valid once: a second request with it needs another approval.
                 del self._tickets[ticket]
                 return replace(call, approved=True, round_trip=_round_trip(request.params))
-        return await self._ask(request, call, ruling.reason)
+        return await self._ask(request, call, ruling)
 
-    async def _ask(self, request: ClientRequest, call: Authorization, reason: str) -> Authorization:
+    async def _ask(self, request: ClientRequest, call: Authorization, ruling: Ruling) -> Authorization:
         """Looks for an approval in the ledger, and asks for one if there is none."""
-        name = call.tool.qualified
+        name, reason = call.tool.qualified, ruling.reason
         description = tool_approval_description(call.tool, call.arguments, reason)
         ask = partial(
-            self._journal.ask, name, call.arguments, description=description, reason=reason, caller=call.caller
+            self._journal.ask,
+            name,
+            call.arguments,
+            description=description,
+            reason=reason,
+            caller=call.caller,
+            require=ruling.require,
+            cut=is_cut(call.arguments),
         )
         question = await ask()
-        if question.granted is None and request.client.has_forms and may_approve(request.ctx):
-            asking = await self._elicit(request, question.approval_id, description, call.caller)
+        channel = elicitation_channel(request.ctx, self._channels) if request.client.has_forms else None
+        text = whole_question(description, call.arguments)
+        if question.granted is None and channel is not None and len(text) <= LONGEST_FORM:
+            asking = await self._elicit(request, question.approval_id, text, call.caller, channel)
             if asking is not None:
                 return replace(call, question=asking)
             question = await ask()
         if question.granted is None:
+            people = "a person's yes" if question.required == 1 else f"the yes of {question.required} people"
+            so_far = f"; {question.yes} of {question.required} said yes" if question.yes else ""
             how = (
-                f"{name} needs a person's yes ({reason}). The operator can give it with "
+                f"{name} needs {people} ({reason}{so_far}). The operator can give it with "
                 f"{how_to_approve(question.approval_id)}, or with a rule in the configuration; then call again."
             )
             return await self._refused(call, how)
@@ -140,20 +159,21 @@ class Authorizer:
         return replace(call, approved=True, round_trip=_round_trip(request.params))
 
     async def _elicit(
-        self, request: ClientRequest, approval_id: str, description: str, caller: Caller
+        self, request: ClientRequest, approval_id: str, text: str, caller: Caller, channel: Channel
     ) -> dict[str, Any] | None:
         """Asks the client's user: a legacy client at once, a modern one by the `input_required` result returned."""
-        params = {"mode": "form", "message": sendable(description), "requestedSchema": FORM}
+        message = text.encode(errors="replace").decode()
+        params = {"mode": "form", "message": message, "requestedSchema": FORM}
         if not request.client.modern:
             try:
                 answer = await request.ask("elicitation/create", params, seconds=self._journal.patience)
             except UpstreamError:
                 return None
-            await self._store_answer(approval_id, answer, caller)
+            await self._store_answer(approval_id, answer, caller, channel)
             return None
         state, answers = request.params.get("requestState"), request.params.get("inputResponses")
         if state == f"{_QUESTION_PREFIX}{approval_id}":
-            await self._store_answer(approval_id, as_object(answers).get(approval_id), caller)
+            await self._store_answer(approval_id, as_object(answers).get(approval_id), caller, channel)
             return None
         return {
             "resultType": "input_required",
@@ -161,12 +181,12 @@ class Authorizer:
             "requestState": f"{_QUESTION_PREFIX}{approval_id}",
         }
 
-    async def _store_answer(self, approval_id: str, given: object, caller: Caller) -> None:
+    async def _store_answer(self, approval_id: str, given: object, caller: Caller, channel: Channel) -> None:
         """Stores a person's answer; a dismissed question stays open."""
         answer = answer_in(given)
         if answer is not None:
-            by = Caller(who=caller.who, transport="elicitation", client=caller.client)
-            await self._journal.answer(approval_id, answer.answer, by=str(by), reason=answer.reason)
+            by = replace(caller, transport="elicitation")
+            await self._journal.answer(approval_id, answer.answer, caller=by, channel=channel, reason=answer.reason)
 
     def result(self, call: Authorization, result: dict[str, Any]) -> dict[str, Any]:
         """The result for the client; the `requestState` of a server's question carries a ticket.

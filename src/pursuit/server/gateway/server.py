@@ -29,7 +29,7 @@ from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
 from pursuit.server.audited_reads import AuditedReads
-from pursuit.server.errors import Context, as_object, is_modern, wire_error
+from pursuit.server.errors import Context, as_object, is_modern, request_limits, wire_error
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import Client, ClientRequest, Clients, ClientSession, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
@@ -104,7 +104,8 @@ class Gateway:
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
         )
-        authorizer = Authorizer(self._layers, self._journal, self._audit)
+        self._channels = runtime.service.channels
+        authorizer = Authorizer(self._layers, self._journal, self._audit, self._channels)
         self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), authorizer.denied)
         self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
         resources = Resources(self.upstreams, self._relay, limits)
@@ -160,6 +161,7 @@ class Gateway:
             performer=partial(TaskPerformer, task_calls),
             seal=lambda: Signer.beside(runtime.state_path),
             info=lambda: self.info,
+            channels=self._channels,
             strict=task_calls.strict,
         )
         server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)
@@ -167,7 +169,8 @@ class Gateway:
         reads = (
             [AuditedReads(self._audit, lambda _tool: False)] if self._audit.reads else []
         )  # see `Authorizer.recorded`
-        server.middleware = [*reads, task_middleware, partial(self.dispatch, handlers=handlers)]
+        counted = request_limits(runtime.service)
+        server.middleware = [*counted, *reads, task_middleware, partial(self.dispatch, handlers=handlers)]
         return server
 
     async def close(self) -> None:

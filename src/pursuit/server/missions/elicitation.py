@@ -3,13 +3,13 @@
 Before 2026-07-28 the server sends `elicitation/create` while the call is under way. Since then the call is answered
 with `input_required`, and the client calls again with the answers. The state that it brings back is signed: only the
 client that was asked can answer, and only for the mission and the questions that it was asked about.
-Invariant: a person is asked over stdio alone, and only if the client declares elicitation; a dismissed question stays
-open. Questions and answers are stored in the ledger.
+Invariant: a person is asked only if the client declares elicitation and the operator lists its channel, and sees the
+arguments whole; a dismissed question stays open. Questions and answers are stored in the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, cast
@@ -18,11 +18,12 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequest, InputRequiredResult
 
+from pursuit.core.events import Channel
 from pursuit.core.mission import SamplingProposer
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict, InvalidArgument
+from pursuit.errors import Conflict, InvalidArgument, PolicyDenied
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
-from pursuit.server.errors import Context, answerable, caller_of, is_modern, may_approve, sendable
+from pursuit.server.errors import Context, answerable, caller_of, elicitation_channel, is_modern
 from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_name
 from pursuit.server.signing import Signer
 from pursuit.server.tasks.promotion import DetachedSession
@@ -64,15 +65,20 @@ class Elicitation:
     """The questions of missions, for the people behind clients."""
 
     def __init__(
-        self, approvals: Approvals, seal: Callable[[], Signer], state_of: Callable[[str], Awaitable[MissionState]]
+        self,
+        approvals: Approvals,
+        seal: Callable[[], Signer],
+        state_of: Callable[[str], Awaitable[MissionState]],
+        channels: Collection[Channel],
     ) -> None:
         self._approvals = approvals
+        self.channels = channels
         self._seal = seal
         self._state_of = state_of
 
     def can_ask(self, ctx: Context, mission_id: str) -> bool:
         """Whether the client declares elicitation, its person may answer, and it can be asked once more."""
-        if not may_approve(ctx):
+        if elicitation_channel(ctx, self.channels) is None:
             return False
         capabilities = ctx.session.client_capabilities
         if capabilities is None or capabilities.elicitation is None:
@@ -116,36 +122,42 @@ class Elicitation:
             raise InvalidArgument(
                 "these answers belong to no question that this client was asked in this call; call again without them"
             )
-        if len(answerable(ctx, answers)) < len(answers):
+        channel = elicitation_channel(ctx, self.channels)
+        refused = answers.keys() - answerable(ctx, answers, self.channels).keys()
+        if refused:
             raise InvalidArgument(
-                "a client's answer to an approval is taken over stdio alone; the operator answers with "
-                + " and ".join(how_to_approve(name) for name in answers.keys() - answerable(ctx, answers).keys())
+                "the answer of this client's user does not count ([approvals] channels of the configuration, and "
+                "`pursuit token new --may approve-own`), and nothing was changed; the operator answers with "
+                + " and ".join(how_to_approve(name) for name in refused)
             )
         samples = {name: said for name, said in answers.items() if name.startswith(SAMPLING)}
         recorded = [
-            await self._record(caller_of(ctx), mission_id, name, said)
+            await self._record(caller_of(ctx), channel, mission_id, name, said)
             for name, said in answers.items()
             if name not in samples
         ]
         return ClientAnswers(first=before["first"], answered=all(recorded), samples=samples)
 
     async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
-        """Asks everything that the mission waits for; True if each question has an answer now."""
-        questions = await self._approvals.open(mission_id)
-        if is_modern(ctx.protocol_version):
+        """Asks everything that the mission waits for; True if each question has an answer now.
+
+        A question that is too long for a form is for the operator alone.
+        """
+        questions, channel = await self._approvals.forms(mission_id), elicitation_channel(ctx, self.channels)
+        if is_modern(ctx.protocol_version) and questions:
             self.put(ctx, mission_id, _forms(questions), first)
         while questions:  # a yes for the whole mission may answer those that follow
-            row = questions[0]
-            params = _params(row)
+            approval_id, text = next(iter(questions.items()))
+            params = _params(text)
             try:
                 answer = await ctx.session.elicit_form(params.message, params.requested_schema, ctx.request_id)
             except MCPError:  # it said that it can ask, and cannot
                 return False
             said = {"action": answer.action, "content": answer.content or {}}
-            if not await self._record(caller_of(ctx), mission_id, row["approval_id"], said):
+            if not await self._record(caller_of(ctx), channel, mission_id, approval_id, said):
                 return False
-            questions = await self._approvals.open(mission_id)
-        return True
+            questions = await self._approvals.forms(mission_id)
+        return not await self._approvals.open(mission_id)
 
     def put(self, ctx: Context, mission_id: str, questions: Mapping[str, InputRequest], first: int) -> NoReturn:
         """Ends a call of 2026-07-28 with questions; `first` is its first iteration."""
@@ -170,9 +182,13 @@ class Elicitation:
 
     async def ask_later(self, ask: Ask, mission_id: str, caller: Caller) -> bool:
         """The same for a call whose client does not wait: `ask` returns when each question has an answer."""
-        rows = await self._approvals.open(mission_id)
-        said = await ask({name: one.model_dump(mode="json", by_alias=True) for name, one in _forms(rows).items()})
-        return all([await self._record(caller, mission_id, name, answer) for name, answer in said.items()])
+        forms = _forms(await self._approvals.forms(mission_id))
+        if not forms:
+            return False
+        said = await ask({name: one.model_dump(mode="json", by_alias=True) for name, one in forms.items()})
+        # Only a client that may answer by elicitation could: over HTTP one with a token.
+        channel: Channel = "stdio-elicitation" if caller.subject is None else "http-elicitation"
+        return all([await self._record(caller, channel, mission_id, name, answer) for name, answer in said.items()])
 
     async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
         """Whether one of these questions still waits for an answer."""
@@ -188,22 +204,30 @@ class Elicitation:
                 with anyio.move_on_after(LOOK_SECONDS):  # an expiry rings no bell
                     await bell.wait()
 
-    async def _record(self, caller: Caller, mission_id: str, approval_id: str, said: object) -> bool:
-        """Stores one answer; False if the person dismissed the question. The first answer counts."""
+    async def _record(
+        self, caller: Caller, channel: Channel | None, mission_id: str, approval_id: str, said: object
+    ) -> bool:
+        """Stores one answer; False if the question is still open: it was dismissed, or another person must agree."""
         answer = answer_in(said)
-        if answer is None:
-            return not await self.is_open(mission_id, {approval_id})
-        by = replace(caller, transport="elicitation")
-        with suppress(Conflict, ApprovalNotFound):
-            await self._approvals.answer(
-                approval_id, answer.answer, reason=answer.reason, caller=by, mission_id=mission_id
-            )
-        return True
+        if answer is not None and channel is not None:
+            by = replace(caller, transport="elicitation")
+            with suppress(Conflict, ApprovalNotFound, PolicyDenied):
+                # The form showed the arguments whole.
+                await self._approvals.answer(
+                    approval_id,
+                    answer.answer,
+                    reason=answer.reason,
+                    caller=by,
+                    channel=channel,
+                    mission_id=mission_id,
+                    unseen=True,
+                )
+        return not await self.is_open(mission_id, {approval_id})
 
 
-def _forms(rows: Sequence[Mapping[str, Any]]) -> dict[str, InputRequest]:
-    return {row["approval_id"]: ElicitRequest(params=_params(row)) for row in rows}
+def _forms(questions: Mapping[str, str]) -> dict[str, InputRequest]:
+    return {name: ElicitRequest(params=_params(text)) for name, text in questions.items()}
 
 
-def _params(row: Mapping[str, Any]) -> ElicitRequestFormParams:
-    return ElicitRequestFormParams(message=sendable(row["description"]), requested_schema=FORM)
+def _params(text: str) -> ElicitRequestFormParams:
+    return ElicitRequestFormParams(message=text.encode(errors="replace").decode(), requested_schema=FORM)

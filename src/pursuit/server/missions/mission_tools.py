@@ -39,7 +39,7 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.rules import Layers, decide
 from pursuit.policy.traits import effect
 from pursuit.runtime import Runtime
-from pursuit.server.errors import Context, caller_of, may_approve
+from pursuit.server.errors import Context, caller_of, elicitation_channel
 from pursuit.server.missions.elicitation import MOST_ROUNDS, ClientAnswers, Elicitation
 from pursuit.server.missions.result_text import iteration_line, iteration_lines, page_lines, run_lines, status_lines
 from pursuit.server.missions.tool_dispatch import (
@@ -63,6 +63,7 @@ from pursuit.service.audit import Caller
 from pursuit.service.background import BackgroundRuns, MissionRun, MissionTasks
 from pursuit.service.queries import MISSION_ID, ShownStatus
 from pursuit.service.service import Service
+from pursuit.service.tasks import LOCAL
 from pursuit.tasks.execution import TaskContext
 from pursuit.upstream.host import MissionTools as HostedTools
 
@@ -268,7 +269,8 @@ class MissionTools:
             descriptions={
                 "directive": "The goal in words.",
                 "criteria": "What must be true at the end. Name a `source` tool where several could report the value.",
-                "budget": "Caps; left out is no cap. It needs max_iterations or max_wall_clock_seconds, or unbounded.",
+                "budget": "Caps; left out is no cap. It needs max_iterations or max_wall_clock_seconds, or unbounded "
+                "if the operator lets clients.",
                 "tool_allowlist": "Names (server.tool) or globs of the tools it may call, from mission_tools.",
                 "allow_all_tools": "Instead of tool_allowlist: every tool of every server.",
                 "checkpoint_cadence": "When criteria are evaluated (default: every iteration).",
@@ -519,7 +521,8 @@ class MissionTools:
             first=state.iteration_count if asked.after is None else asked.after,
             iterations=asked.max_iterations_this_call,
             proposal=asked.proposal,
-            asks=may_approve(ctx) and capabilities_of(ctx).get("elicitation") is not None,
+            asks=elicitation_channel(ctx, self._elicitation.channels) is not None
+            and capabilities_of(ctx).get("elicitation") is not None,
             credential=caller_of(ctx).credential,
         )
         return Plan(title=f"mission_iterate {asked.session_id}", kind="mission", origin=run.origin())
@@ -532,7 +535,9 @@ class MissionTools:
             async def put(questions: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
                 return await answers_to(task, questions, lambda: elicitation.until_answered(mission_id, questions))
 
-            return await elicitation.ask_later(put, mission_id, Caller(who=task.state.requestor, transport="task"))
+            requestor = task.state.requestor
+            caller = Caller(who=requestor, transport="task", subject=None if requestor == LOCAL else requestor)
+            return await elicitation.ask_later(put, mission_id, caller)
 
         def tool_result(answer: Mapping[str, Any]) -> Mapping[str, Any]:
             return {key: value for key, value in _iterated(answer).items() if key != "resultType"}
@@ -698,7 +703,7 @@ async def progress(session: ServerSession, total: int) -> AsyncGenerator[Observe
         met = sum(one.status == "met" for one in state.results.values())
         of = len(state.mission.criteria)
         if send.statistics().current_buffer_used < BACKLOG:
-            send.send_nowait((value, f"iteration {state.iteration_count}: {phase}; {met} of {of} criteria met"))
+            send.send_nowait((value, f"iteration {state.iteration_number}: {phase}; {met} of {of} criteria met"))
 
     with receive:
         async with anyio.create_task_group() as tasks:

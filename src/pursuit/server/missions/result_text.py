@@ -88,6 +88,7 @@ def run_lines(answer: Mapping[str, Any]) -> list[str]:
     rows: Sequence[Mapping[str, Any]] = answer["iterations"]
     head = f"{answer['session_id']} is {answer['status']}; this call ran {len(rows)} iteration{'s' * (len(rows) != 1)}."
     warnings = [f"warning: {warning}" for warning in answer.get("warnings", ())]
+    warnings += [f"paused: {answer['paused_reason']}"] if "paused_reason" in answer else []
     return [head, *iteration_lines(rows[-MOST_ITERATIONS:]), *warnings, *approval_lines(answer)]
 
 
@@ -112,7 +113,7 @@ def iteration_lines(rows: Sequence[Mapping[str, Any]], *, raw: bool = False) -> 
 
 def iteration_line(row: Mapping[str, Any]) -> str:
     """One iteration's verdict."""
-    return f"iteration {row['iteration_index']}: {row['verdict']} ({row['verdict_reason']})"
+    return f"iteration {row['iteration_index'] + 1}: {row['verdict']} ({row['verdict_reason']})"
 
 
 def _call_line(call: Mapping[str, Any], *, raw: bool) -> str:

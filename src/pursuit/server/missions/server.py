@@ -16,7 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pursuit import __version__
 from pursuit.runtime import Runtime
 from pursuit.server.audited_reads import AuditedReads
-from pursuit.server.errors import caller_of
+from pursuit.server.errors import caller_of, request_limits
 from pursuit.server.missions.elicitation import Elicitation
 from pursuit.server.missions.mission_tools import MissionTools
 from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
@@ -81,7 +81,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         commands = CommandTools(runtime, tasks)
         resources = Resources(service)
         prompts = Prompts(service, OF_ONE_MISSION if alone else PROMPTS)
-        elicitation = Elicitation(approvals, seal, service.state)
+        elicitation = Elicitation(approvals, seal, service.state, service.channels)
         missions = MissionTools(runtime, runs, approvals, elicitation)
         offered = [] if alone else commands.tools()
         dispatch = ToolDispatch(
@@ -118,8 +118,10 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             performer=partial(DetachedCall, dispatch, elicitation),
             seal=seal,
             info=lambda: server.server_info_stamp,
+            channels=service.channels,
             settings=promotion,
         )
+        server.middleware.extend(request_limits(service))
         if service.audit.reads:
             server.middleware.append(AuditedReads(service.audit, dispatch.only_reads))
         server.middleware.append(middleware)

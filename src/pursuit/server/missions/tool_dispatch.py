@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, cast
 
 import anyio
@@ -252,8 +252,9 @@ def _refusal(error: PursuitError, beside: Mapping[str, Any]) -> Result:
 _KEYWORDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 
 
+@cache
 def exact_schema(model: type[InputModel]) -> Schema:
-    """What the model takes, as JSON Schema."""
+    """What the model takes, as JSON Schema; do not change it."""
     schema = cast("Schema", _plain(model.model_json_schema()))
     for definition in cast("dict[str, Schema]", schema.get("$defs", {})).values():
         if "const" in definition["properties"].get("kind", {}):
@@ -290,7 +291,7 @@ def _brief_schema(model: type[InputModel], descriptions: Mapping[str, str], in_w
     refused with every fault by name.
     """
     exact = exact_schema(model)
-    schema = _Brief(exact.pop("$defs", {}), in_words).schema(exact)
+    schema = _Brief(exact.get("$defs", {}), in_words).schema(exact)
     for name, text in descriptions.items():
         shown = schema["properties"][name]
         shown["description"] = f"{text} {shown.get('description', '')}".rstrip()

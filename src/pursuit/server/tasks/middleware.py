@@ -9,7 +9,7 @@ one that never existed. A refused request begins nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -21,6 +21,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
+from pursuit.core.events import Channel
 from pursuit.core.tasks import TaskState
 from pursuit.errors import Fault, InvalidArgument, PursuitError, TaskNotFound, ValidationFailed
 from pursuit.server.errors import (
@@ -114,8 +115,9 @@ class TaskElicitation:
     its questions back, and an answer that comes too late is dropped.
     """
 
-    def __init__(self, store: TaskStore) -> None:
+    def __init__(self, store: TaskStore, channels: Collection[Channel]) -> None:
         self._store = store
+        self._channels = channels
         self._asking: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     async def wait(self, ctx: Context, task_id: str, *, requestor: str, by: str) -> TaskState:
@@ -125,7 +127,7 @@ class TaskElicitation:
         asked: set[str] = set()
         async with anyio.create_task_group() as asking:
             async for state in self._store.follow(task_id, requestor=requestor):
-                for key, question in answerable(ctx, state.asked).items():
+                for key, question in answerable(ctx, state.asked, self._channels).items():
                     needed = NEEDED_CAPABILITY.get(str(question.get("method")), "")
                     if key not in asked and declared.get(needed) is not None:
                         asked.add(key)
@@ -177,6 +179,7 @@ class TaskMiddleware:
         performer: PerformerFor,
         seal: Callable[[], Signer],
         info: Callable[[], Mapping[str, Any]],
+        channels: Collection[Channel],
         strict: Callable[[], bool] = lambda: False,
         settings: PromotionSettings | None = None,
     ) -> None:
@@ -188,7 +191,8 @@ class TaskMiddleware:
         self._performer = performer
         self._seal = seal
         self._polling = PollingLimiter(host.store)
-        self._elicitation = TaskElicitation(host.store)
+        self._channels = channels
+        self._elicitation = TaskElicitation(host.store, channels)
         self._runner = CallRunner(host, tasks, settings or PromotionSettings())
         self._notifications = StatusNotifications(host.store, tasks)
 
@@ -288,7 +292,8 @@ class TaskMiddleware:
         state = await self._polling.hold(await self._found(ctx))
         if not is_modern(ctx.protocol_version):
             return protocol.v2025_task(state, self._now())
-        return protocol.detailed(state, answerable(ctx, state.asked), await self._host.store.result(state), self._now())
+        asked = answerable(ctx, state.asked, self._channels)
+        return protocol.detailed(state, asked, await self._host.store.result(state), self._now())
 
     async def _result(self, ctx: Context) -> dict[str, Any]:
         caller = caller_of(ctx)
@@ -326,7 +331,8 @@ class TaskMiddleware:
         given: object = (ctx.params or {}).get("inputResponses")
         if not isinstance(given, Mapping):
             raise MCPError(INVALID_PARAMS, "tasks/update needs inputResponses, an object of answers by their keys")
-        answers = {key: as_object(answer) for key, answer in answerable(ctx, as_object(cast("object", given))).items()}
+        counted = answerable(ctx, as_object(cast("object", given)), self._channels)
+        answers = {key: as_object(answer) for key, answer in counted.items()}
         if answers:
             await self._host.store.answer(state.task_id, answers, by=str(caller_of(ctx)))
         return dict(protocol.COMPLETE)

@@ -1,0 +1,252 @@
+"""The ceilings of clients: what each may begin, use and store. What counts for a day or for good is in the ledger.
+
+Invariant: a client's use is counted under its subject, so neither another connection, nor a rotated token, nor a
+restart makes room. The operator has no ceilings. A look at a client's use reads one row, whatever it has done before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import msgspec
+
+from pursuit.config.configuration import Ceilings, LimitsConfig
+from pursuit.core.events import encode
+from pursuit.core.mission import Mission
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Clock, Spent
+from pursuit.errors import Conflict, Fault, LimitReached, ValidationFailed
+from pursuit.ledger.contract import Draft, Ledger, every_stream
+from pursuit.service.audit import Caller
+from pursuit.service.tasks import requestor_of
+
+KIND = "usage"
+UNENDED = ("pending", "running", "waiting", "paused", "failed")
+MINUTE = 60.0
+
+
+class ClientUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """What a client has used more than before; a forgotten mission gives its bytes back."""
+
+    at: float
+    subject: str
+    missions: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    bytes: int = 0
+
+
+decode_usage: Callable[[bytes], ClientUsed] = msgspec.json.Decoder(ClientUsed).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a client has used on one day (UTC), and what it stores; the row of its stream."""
+
+    subject: str
+    day: str = ""
+    missions: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    bytes: int = 0
+
+    def on(self, day: str) -> Usage:
+        """The same on this day: another day begins at nothing."""
+        return self if day == self.day else Usage(subject=self.subject, day=day, bytes=self.bytes)
+
+    def after(self, more: ClientUsed) -> Usage:
+        """The use after this event."""
+        before = self.on(day_of(more.at))
+        return replace(
+            before,
+            missions=max(0, before.missions + more.missions),
+            tokens=before.tokens + more.tokens,
+            cost_usd=before.cost_usd + more.cost_usd,
+            bytes=max(0, before.bytes + more.bytes),
+        )
+
+
+def day_of(at: float) -> str:
+    """The day of a moment, in UTC."""
+    return datetime.fromtimestamp(at, UTC).date().isoformat()
+
+
+def _next_day(at: float) -> str:
+    midnight = datetime.fromtimestamp(at, UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    return midnight.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def stream_of(subject: str) -> str:
+    """The stream with the use of a client."""
+    return f"usage-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
+
+
+class ClientLimits:
+    """The ceilings of the configuration, and what each client has used."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, config: LimitsConfig) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._config = config
+        self._starting = anyio.Lock()
+        self._driving: dict[str, list[str]] = {}
+        self._calls: dict[str, tuple[float, int]] = {}
+        self._clients: dict[str, Ceilings] = {}
+
+    @property
+    def counts_requests(self) -> bool:
+        """Whether a limit is about requests or tasks, so that each request has to be seen."""
+        return self._config.requests
+
+    def of(self, caller: Caller) -> Ceilings | None:
+        """The ceilings of a caller; None for the operator."""
+        return None if caller.subject is None else self._config.of(caller.credential)
+
+    def count_request(self, caller: Caller) -> None:
+        """Counts a request of a client. Raises `LimitReached`."""
+        limits = self.of(caller)
+        if limits is None or caller.subject is None:
+            return
+        self._clients[requestor_of(caller)] = limits
+        most, now = limits.calls_a_minute, self._clock.monotonic()
+        if most is None:
+            return
+        begun, count = self._calls.get(caller.subject, (now, 0))
+        if now - begun >= MINUTE:
+            begun, count = now, 0
+        if count >= most:
+            left = max(1, round(MINUTE - (now - begun)))
+            raise _reached("calls_a_minute", most, caller.who, f"in {left} s", frees_in_seconds=left)
+        self._calls[caller.subject] = (begun, count + 1)
+
+    def tasks_of(self, requestor: str) -> int | None:
+        """How many tasks of a requestor may run at once; None if only the settings limit them.
+
+        A requestor that has sent no request is the operator, in a process that serves no client.
+        """
+        limits = self._clients.get(requestor)
+        return None if limits is None else limits.tasks_at_once
+
+    @asynccontextmanager
+    async def starting(self, caller: Caller, mission: Mission, size: int) -> AsyncGenerator[None]:
+        """Counts a mission of so many bytes that a client starts. Raises `LimitReached` or `ValidationFailed`."""
+        limits = self.of(caller)
+        if limits is None or caller.subject is None:
+            yield
+            return
+        endless = mission.budget.max_iterations == mission.budget.max_wall_clock_seconds == -1
+        if endless and not limits.unbounded:
+            reason = "only the operator starts a mission without a bound ([limits] unbounded = true lets clients)"
+            raise ValidationFailed([Fault(field="budget.unbounded", reason=f"{reason}; set a cap")])
+        if not limits.counts:
+            yield
+            return
+        async with self._starting:  # two starts at once must not pass the same count
+            if limits.missions_at_once is not None:
+                owned = [name async for name in self._owned(caller.subject, UNENDED)]
+                if len(owned) >= limits.missions_at_once:
+                    raise _reached(
+                        "missions_at_once", limits.missions_at_once, caller.who, "when one of its missions ends"
+                    )
+
+            def refuse(usage: Usage) -> None:
+                why = _over(limits, usage, caller.who, self._clock.now(), starts=True)
+                if why is not None:
+                    raise why
+
+            await self._count(caller.subject, refuse, missions=1, bytes=size)
+            try:
+                yield
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await self._count(caller.subject, missions=-1, bytes=-size)
+                raise
+
+    @asynccontextmanager
+    async def driving(self, caller: Caller, mission_id: str) -> AsyncGenerator[None]:
+        """Counts a mission that a client drives while the block runs. Raises `LimitReached`."""
+        limits = self.of(caller)
+        if limits is None or limits.running is None or caller.subject is None:
+            yield
+            return
+        async with self._starting:
+            here = self._driving.setdefault(caller.subject, [])
+            others = {name async for name in self._owned(caller.subject, ("running",))} - {*here, mission_id}
+            live = [name for name in others if await self._ledger.is_claimed(name)]
+            if len(live) + len({*here} - {mission_id}) >= limits.running:
+                raise _reached("running", limits.running, caller.who, "when one of them ends, waits or is paused")
+            here.append(mission_id)
+        try:
+            yield
+        finally:
+            here.remove(mission_id)
+
+    async def ceiling(self, state: MissionState, spent: Spent) -> str | None:
+        """Counts what a mission has used, for its owner; why it may not go on, or None."""
+        limits = None if state.owner is None else self._config.of(state.credential)
+        if state.owner is None or limits is None or not limits.counts:
+            return None
+        usage = await self._count(
+            state.owner,
+            tokens=0 if limits.tokens_a_day is None else spent.tokens,
+            cost_usd=0.0 if limits.cost_usd_a_day is None else spent.cost_usd,
+            bytes=0 if limits.bytes_stored is None else spent.bytes,
+        )
+        over = _over(limits, usage, state.credential or state.owner, self._clock.now())
+        return None if over is None else over.message
+
+    async def forgotten(self, owner: str | None, credential: str | None, size: int) -> None:
+        """Gives the bytes of a forgotten mission back."""
+        if owner is not None and self._config.of(credential).counts:
+            await self._count(owner, bytes=-size)
+
+    async def _owned(self, subject: str, status: tuple[str, ...]) -> AsyncGenerator[str]:
+        async for row in every_stream(self._ledger, kind="mission", status=status):
+            if row.summary.get("owner") == subject:
+                yield row.name
+
+    async def _count(self, subject: str, refuse: Callable[[Usage], None] = lambda _: None, **more: Any) -> Usage:
+        """What a client has used with this, stored unless it is nothing; `refuse` sees what there is before."""
+        stream = stream_of(subject)
+        while True:
+            row, now = await self._ledger.row(stream), self._clock.now()
+            usage = Usage(subject=subject) if row is None else Usage(**row.summary)
+            usage = usage.on(day_of(now))
+            refuse(usage)
+            if not any(more.values()):
+                return usage
+            event = ClientUsed(at=now, subject=subject, **more)
+            usage = usage.after(event)
+            with suppress(Conflict):  # another process has counted something; look again
+                head = 0 if row is None else row.head.seq
+                drafts = [Draft(*encode(event))]
+                await self._ledger.append(stream, head, drafts, kind=KIND, status="open", summary=asdict(usage))
+                return usage
+
+
+def _over(limits: Ceilings, usage: Usage, who: str, now: float, *, starts: bool = False) -> LimitReached | None:
+    """The first ceiling that a client has reached."""
+    tomorrow = _next_day(now)
+    daily: Mapping[str, tuple[float | None, float]] = {
+        "missions_a_day": (limits.missions_a_day if starts else None, usage.missions),
+        "tokens_a_day": (limits.tokens_a_day, usage.tokens),
+        "cost_usd_a_day": (limits.cost_usd_a_day, usage.cost_usd),
+    }
+    for name, (most, used) in daily.items():
+        if most is not None and used >= most:
+            return _reached(name, most, who, f"at {tomorrow}", frees_at=tomorrow)
+    if limits.bytes_stored is not None and usage.bytes >= limits.bytes_stored:
+        return _reached("bytes_stored", limits.bytes_stored, who, "when the operator forgets missions of it")
+    return None
+
+
+def _reached(name: str, most: float, who: str, when: str, **details: Any) -> LimitReached:
+    return LimitReached(
+        f"[limits] {name} = {most:g} is reached for {who}; it frees {when}", limit=name, value=most, **details
+    )

@@ -1,0 +1,316 @@
+"""Attacks on approvals: a client answers its own question, one person answers for two, a call hides its arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callers_stage import Served, serving
+from engine_stage import events_of, mission, repeat
+from gateway_stage import run
+from http_stage import http
+from mcp import Client
+from problem_stage import ERAS
+from test_approval_grants import ASK
+from test_callers import WIPES
+from test_http_approvals import Desk
+from test_http_approvals import serving as desk_serving
+from test_http_elicitation import agent
+from test_mcp_asking import World, yes
+
+from pursuit import Runtime
+from pursuit.cli.main import answer
+from pursuit.config.configuration import USUAL_CHANNELS, Configuration, load_configuration
+from pursuit.core.events import ApprovalAnswered
+from pursuit.core.mission import parse_proposal
+from pursuit.errors import ApprovalNeeded, Conflict, PolicyDenied, ValidationFailed
+from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.server.missions.server import mission_server
+from pursuit.service.approvals import Approvals
+from pursuit.service.audit import Caller
+
+LISTED = '[approvals]\nchannels = ["terminal", "http-elicitation"]\n'
+ONE = OperatorPolicy(rules=(Rule(decision="ask", tool="write"),))
+TWO = OperatorPolicy(rules=(Rule(decision="ask", tool="write", require=2),))
+ANN = Caller(who="ann", transport="http", holder="token:ann")
+BOB = Caller(who="bob", transport="http", holder="token:bob")
+
+
+async def attack(served: Served, token: str, era: str, *, gateway: bool) -> int:
+    """How often a client is asked that declares elicitation, calls what needs a yes, and says yes itself."""
+    asked: list[str] = []
+    async with agent(served.url, era, token, asked) as client:
+        if gateway:
+            await client.call_tool("wipe", {})
+            return len(asked)
+        started = (await client.call_tool("mission_start", WIPES)).structured_content
+        assert started is not None
+        await client.call_tool("mission_iterate", {"session_id": started["session_id"]})
+    return len(asked)
+
+
+@pytest.mark.guarantee("a-yes-needs-a-listed-channel")
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("gateway", [False, True])
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_client_over_http_answers_its_own_question(tmp_path: Path, era: str, gateway: bool, listed: bool) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, ASK + (LISTED if listed else ""), gateway=gateway) as served:
+            assert await attack(served, served.shown["guest"], era, gateway=gateway) == 0
+            assert served.world.reached == []
+            trusted = served.tokens.make("trusted", may=["approve-own"])
+            assert await attack(served, trusted, era, gateway=gateway) == int(listed)
+            assert served.world.reached == ["tools/call"] * listed
+            if not listed:
+                assert len(await Approvals(served.runtime.service).open()) == 2
+                return
+            (row,) = (await served.runtime.service.ledger.streams(kind="gateway" if gateway else "mission")).rows[:1]
+            said = [json.loads(one.body) for one in await served.runtime.service.ledger.read(row.name)]
+            assert [one["channel"] for one in said if "channel" in one] == ["http-elicitation"]
+
+    run(main)
+
+
+@pytest.mark.guarantee("a-yes-needs-a-listed-channel")
+@pytest.mark.guarantee("an-approver-sees-everything")
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("channels", "length", "asked"),
+    [(frozenset({"terminal"}), 1, False), (USUAL_CHANNELS, 40_000, False), (USUAL_CHANNELS, 20_000, True)],
+)
+def test_a_client_over_stdio_is_asked_only_by_a_listed_channel_and_sees_all(
+    tmp_path: Path, era: Any, channels: Any, length: int, asked: bool
+) -> None:
+    world, text = World(), "a" * (length - 1) + "z"
+
+    async def main() -> None:
+        config = Configuration(policy=ONE, channels=channels)
+        async with (
+            Runtime(state=tmp_path / "l.db", config=config, servers={"world": [world.write]}) as runtime,
+            mission_server(runtime) as server,
+            Client(server, mode=era, elicitation_callback=world.answering(yes("mission"))) as client,
+        ):
+            repeats = {"kind": "repeat", "tool_name": "world.write", "args": {"text": text}}
+            wanted = {**WIPES, "tool_allowlist": ["world.write"], "proposer": repeats}
+            started = (await client.call_tool("mission_start", wanted)).structured_content
+            assert started is not None
+            told = (await client.call_tool("mission_iterate", {"session_id": started["session_id"]})).structured_content
+            assert told is not None and (told["status"] == "waiting") is not asked
+        assert ([text in one for one in world.asked], world.done) == (([True], [text]) if asked else ([], []))
+
+    anyio.run(main)
+
+
+def write(text: str = "x", token: str = "") -> dict[str, Any]:
+    """Changes the world."""
+    return {"text": text, "token": token}
+
+
+async def waiting(folder: Path, policy: OperatorPolicy = ONE, **args: Any) -> tuple[str, str]:
+    """A mission that waits for an answer, in a ledger that no process has open, and its question."""
+    async with Runtime(state=folder / "l.db", config=Configuration(policy=policy), servers={"w": [write]}) as runtime:
+        name = (await runtime.service.start(mission(proposer=repeat("write", **args)))).session_id
+        await runtime.service.run(name)
+        (row,) = await Approvals(runtime.service).open(name)
+        return name, row["approval_id"]
+
+
+def told(capsys: pytest.CaptureFixture[str], folder: Path, *words: str, config: str = "") -> tuple[int, str]:
+    """The exit code of a command, and what it printed."""
+    path = folder / "pursuit.toml"
+    path.write_text(config, encoding="utf-8")
+    code = answer([*words, "--state", str(folder / "l.db"), "--config", str(path)])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+@pytest.mark.guarantee("a-yes-needs-a-listed-channel")
+def test_a_yes_by_a_channel_that_is_not_listed_changes_nothing_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, approval_id = anyio.run(waiting, tmp_path)
+    code, text = told(capsys, tmp_path, "approve", approval_id, config='[approvals]\nchannels = ["api"]\n')
+    assert code == 2 and '"terminal" does not count' in text and "nothing was changed" in text
+    assert approval_id in told(capsys, tmp_path, "approvals")[1]
+    assert told(capsys, tmp_path, "deny", approval_id, config='[approvals]\nchannels = ["api"]\n')[0] == 0
+
+    async def main() -> None:
+        config = Configuration(policy=ONE, channels=frozenset({"terminal"}))
+        async with Runtime(state=tmp_path / "m.db", config=config, servers={"w": [write]}) as runtime:
+            name = (await runtime.service.start(mission(proposer=repeat("write")))).session_id
+            await runtime.service.run(name)
+            (row,) = await Approvals(runtime.service).open(name)
+            with pytest.raises(PolicyDenied, match="nothing was changed"):
+                await Approvals(runtime.service).answer(row["approval_id"], "once", caller=ANN)
+            at_terminal = Caller(who="me", transport="terminal")
+            await Approvals(runtime.service).answer(row["approval_id"], "once", caller=at_terminal)
+            (said,) = await events_of(runtime, name, ApprovalAnswered)
+            assert said.channel == "terminal"
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("two-people-are-two")
+def test_one_person_answers_for_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, approval_id = anyio.run(waiting, tmp_path, TWO)
+    assert "1 of 2" in told(capsys, tmp_path, "approve", approval_id)[1]
+    code, text = told(capsys, tmp_path, "approve", approval_id)
+    assert code == 2 and "another one must say yes" in text
+    assert "1 of 2" in told(capsys, tmp_path, "approvals")[1], "another process reads it from the ledger"
+
+    async def main() -> None:
+        config = Configuration(policy=TWO)
+        async with Runtime(state=tmp_path / "l.db", config=config, servers={"w": [write]}) as runtime:
+            approvals = Approvals(runtime.service)
+            assert (await approvals.open(name))[0]["required"] == 2
+            with pytest.raises(Conflict, match="another one must say yes"):  # the same user, over stdio
+                await approvals.answer(approval_id, "mission", caller=Caller(who="me", transport="stdio"))
+            assert (await runtime.service.state(name)).waiting_for == "approval"
+            answered = await approvals.answer(approval_id, "mission", caller=BOB)
+            assert answered["status"] == "running"
+            state = await runtime.service.state(name)
+            assert state.approvals[approval_id].answer == "once", "the narrower yes is what both agree on"
+            with pytest.raises(Conflict, match="answered already"):
+                await approvals.answer(approval_id, "denied", caller=ANN)
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("two-people-are-two")
+def test_a_no_of_anyone_refuses_and_a_grant_of_one_covers_no_call_that_needs_two(tmp_path: Path) -> None:
+    two = Rule(decision="ask", tool="write", arguments={"text": "prod*"}, require=2)
+    policy = OperatorPolicy(rules=(*ONE.rules, two))
+
+    async def main() -> None:
+        config = Configuration(policy=policy)
+        async with Runtime(state=tmp_path / "l.db", config=config, servers={"w": [write]}) as runtime:
+            service, approvals = runtime.service, Approvals(runtime.service)
+            name = (await service.start(mission(proposer={"kind": "client"}, budget={"max_iterations": 9}))).session_id
+
+            async def asked(text: str) -> dict[str, Any]:
+                call = {"tool_name": "write", "args": {"text": text}}
+                await service.iterate(name, proposal=parse_proposal({"tool_calls": [call]}))
+                return (await approvals.open(name))[0]
+
+            row = await asked("dev")
+            await approvals.answer(row["approval_id"], "mission", caller=ANN)  # for the whole tool, by one person
+            await service.iterate(name)
+            row = await asked("prod-1")
+            assert (row["required"], row["approved_by"]) == (2, [])
+            for who in (ANN, BOB):
+                await approvals.answer(row["approval_id"], "once", caller=who)
+            await service.iterate(name)
+            row = await asked("prod-2")
+            await approvals.answer(row["approval_id"], "once", caller=ANN)
+            await approvals.answer(row["approval_id"], "denied", caller=BOB)
+            assert (await service.state(name)).approvals[row["approval_id"]].answer == "denied"
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("two-people-are-two")
+def test_two_operators_answer_a_question_of_the_gateway(tmp_path: Path) -> None:
+    two = ASK.replace('decision = "ask"', 'decision = "ask"\nrequire = 2')
+
+    async def main() -> None:
+        async with serving(tmp_path, two, gateway=True) as served:
+            approvals = Approvals(served.runtime.service)
+            refused = await served.call("guest", "wipe")
+            assert "needs the yes of 2 people" in refused["content"][0]["text"]
+            (row,) = await approvals.open()
+            await approvals.answer(row["approval_id"], "mission", caller=ANN)
+            with pytest.raises(Conflict, match="another one must say yes"):
+                await approvals.answer(row["approval_id"], "once", caller=ANN)
+            assert "1 of 2 said yes" in (await served.call("guest", "wipe"))["content"][0]["text"]
+            assert served.world.reached == []
+            await approvals.answer(row["approval_id"], "mission", caller=BOB)
+            for _ in range(2):
+                assert not (await served.call("guest", "wipe")).get("isError")
+            assert served.world.reached == ["tools/call"] * 2
+
+    run(main)
+
+
+LONG = f"echo fine\n{'# padding ' * 100}\nrm -rf /srv"
+
+
+@pytest.mark.guarantee("an-approver-sees-everything")
+def test_a_call_hides_what_it_does_behind_a_long_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, approval_id = anyio.run(lambda: waiting(tmp_path, text=LONG, token="hunter2"))
+    listed = told(capsys, tmp_path, "approvals")[1]
+    assert "rm -rf" not in listed and f"approvals show {approval_id}" in listed
+    code, text = told(capsys, tmp_path, "approve", approval_id)
+    assert code == 4 and f"`pursuit approvals show {approval_id}`" in text and "--unseen" in text
+    shown = told(capsys, tmp_path, "approvals", "show", approval_id)[1]
+    assert "    | rm -rf /srv" in shown and "hunter2" not in shown
+    assert "hunter2" in told(capsys, tmp_path, "approvals", "show", approval_id, "--reveal")[1]
+    lines = json.loads(told(capsys, tmp_path, "audit", "--json")[1])["audit"]
+    assert [line["arguments"].get("reveal") for line in lines if line["verb"] == "show"] == [None, True]
+    assert told(capsys, tmp_path, "approve", approval_id)[0] == 0
+
+
+@pytest.mark.guarantee("an-approver-sees-everything")
+def test_over_http_a_cut_question_is_looked_at_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with desk_serving(tmp_path) as desk:
+            await _looked_at(desk)
+
+    run(main)
+
+
+async def _looked_at(desk: Desk) -> None:
+    _, row = await desk.asked(text=LONG)
+    refused = await desk.say(row["approval_id"])
+    assert (refused.status_code, refused.json()["code"]) == (403, "approval_needed")
+    async with http(desk.tokens.make("bob", operator=True)) as wire:  # what another person saw does not count
+        await wire.get(desk.url(f"/approvals/{row['approval_id']}"))
+    assert (await desk.say(row["approval_id"])).status_code == 403
+    assert (await desk.get(f"/{row['approval_id']}", token=desk.client)).status_code == 403
+    assert (await desk.get(f"/{row['approval_id']}")).json()["args"] == {"text": LONG}
+    assert (await desk.say(row["approval_id"])).status_code == 200
+    _, row = await desk.asked(text=LONG)
+    assert (await desk.say(row["approval_id"], {"answer": "once", "unseen": True})).status_code == 200
+
+
+@pytest.mark.guarantee("an-approver-sees-everything")
+def test_the_gateway_keeps_the_arguments_of_a_question_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, ASK, gateway=True) as served:
+            service, approvals = served.runtime.service, Approvals(served.runtime.service)
+            await served.call("guest", "wipe", {"script": LONG, "secret_script": "rm"})
+            (row,) = await approvals.open()
+            assert row["cut"] and "rm -rf" not in str(row)
+            with pytest.raises(ApprovalNeeded):
+                await approvals.answer(row["approval_id"], "once", caller=ANN)
+            shown = await approvals.show(row["approval_id"], caller=ANN)
+            assert shown["args"] == {"script": LONG, "secret_script": "[redacted]"}
+            shown = await approvals.show(row["approval_id"], caller=ANN, reveal=True)
+            assert shown["args"]["secret_script"] == "rm"
+            assert [line["arguments"].get("reveal") for line in await service.audited() if line["verb"] == "show"] == [
+                None,
+                True,
+            ]
+            await approvals.answer(row["approval_id"], "once", caller=ANN)
+            assert not (await served.call("guest", "wipe", {"script": LONG, "secret_script": "rm"})).get("isError")
+            assert (await service.verify()).ok
+
+    run(main)
+
+
+def test_wrong_channels_and_numbers_of_people_are_faults_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "pursuit.toml"
+    rules = "".join(
+        f'[[policy.rules]]\ndecision = "{decision}"\nrequire = {people}\n'
+        for decision, people in [("ask", 6), ("allow", 2), ("ask", '"two"')]
+    )
+    path.write_text(f'[approvals]\nchannels = ["terminl"]\nwho = 1\n{rules}', encoding="utf-8")
+    with pytest.raises(ValidationFailed) as refused:
+        load_configuration(path)
+    assert {fault.field for fault in refused.value.faults} == {
+        "approvals.channels[0]",
+        "approvals.who",
+        *(f"policy.rules[{place}].require" for place in range(3)),
+    }

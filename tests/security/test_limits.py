@@ -1,0 +1,258 @@
+"""Attacks of a client with a token: past the ceilings that the operator set for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from callers_stage import Served, serving
+from gateway_stage import run
+from model_endpoint import calls
+from model_stage import OPENAI, scripted
+from test_callers import COMMANDS, OPEN, WIPES
+
+from pursuit.config.configuration import load_configuration
+from pursuit.core.mission import parse_mission
+from pursuit.engine.context import Spent
+from pursuit.errors import ValidationFailed
+from pursuit.service.limits import Usage, stream_of
+
+TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+
+
+def limits(each: str, **callers: str) -> str:
+    tables = "".join(f"[limits.callers.{name}]\n{text}\n" for name, text in callers.items())
+    return f"{OPEN}[limits]\n{each}\n{tables}"
+
+
+async def refused(served: Served, who: str, mission: dict[str, Any] = WIPES) -> dict[str, Any]:
+    """The error of a start that must be refused."""
+    answer = await served.call(who, "mission_start", mission)
+    assert answer.get("isError"), answer
+    return answer["structuredContent"]
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_a_client_starts_more_missions_than_it_may_also_after_a_restart(tmp_path: Path) -> None:
+    config = limits("missions_a_day = 2", other="missions_at_once = 1\nmissions_a_day = 5")
+
+    shown: dict[str, str] = {}
+
+    async def first() -> None:
+        async with serving(tmp_path, config) as served:
+            before = served.shown["guest"]
+            for _ in range(2):
+                await served.start("guest", WIPES)
+            why = await refused(served, "guest")
+            assert (why["code"], why["details"]["limit"]) == ("limit_reached", "missions_a_day")
+            assert "missions_a_day = 2" in why["message"] and why["details"]["frees_at"].endswith("T00:00:00Z")
+            served.shown["guest"] = served.tokens.rotate("guest")
+            assert (await refused(served, "guest"))["code"] == "limit_reached", "a rotated token is the same subject"
+            assert served.shown["guest"] != before
+            mission = await served.start("other", WIPES)
+            why = await refused(served, "other")
+            assert (why["details"]["limit"], "when one of its missions ends" in why["message"]) == (
+                "missions_at_once",
+                True,
+            )
+            await served.call("other", "mission_abort", {"session_id": mission})
+            await served.start("other", WIPES)
+            await served.runtime.service.start(parse_mission(WIPES))  # the operator has no ceilings
+            shown.update(served.shown)
+            assert (await served.runtime.service.verify()).ok
+
+    async def second() -> None:
+        async with serving(tmp_path, config, shown=shown) as served:
+            assert (await refused(served, "guest"))["details"]["limit"] == "missions_a_day"
+
+    run(first)
+    run(second)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_many_starts_at_once_do_not_pass_the_same_count(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, limits("missions_a_day = 3\nmissions_at_once = 3")) as served:
+            answers: list[bool] = []
+
+            async def start() -> None:
+                answers.append(bool((await served.call("guest", "mission_start", WIPES)).get("isError")))
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(8):
+                    tasks.start_soon(start)
+            assert sorted(answers) == [False] * 3 + [True] * 5
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_a_client_asks_for_a_mission_without_a_bound(tmp_path: Path) -> None:
+    endless = {**WIPES, "budget": {"unbounded": True}}
+
+    async def main() -> None:
+        async with serving(tmp_path, limits("", other="unbounded = true")) as served:
+            why = await refused(served, "guest", endless)
+            assert why["code"] == "validation_error" and "only the operator" in str(why)
+            await served.start("other", endless)
+            await served.runtime.service.start(parse_mission(endless))
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_a_client_makes_more_calls_in_a_minute_than_it_may(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, limits("calls_a_minute = 2", other="calls_a_minute = 9"), gateway=True) as served:
+            calls: list[tuple[str, dict[str, Any]]] = [
+                ("tools/call", {"name": "wipe", "arguments": {}}),
+                ("resources/read", {"uri": "world://secret"}),
+            ]
+            for method, params in calls:
+                assert "result" in await served.ask("guest", method, params)
+            for method, params in calls:
+                answer = await served.ask("guest", method, params)
+                assert answer["error"]["data"]["code"] == "limit_reached", answer
+                assert "calls_a_minute = 2" in answer["error"]["message"] and "frees in" in answer["error"]["message"]
+            assert len(served.world.reached) == 2
+            assert "result" in await served.ask("guest", "tools/list", {}), "a list reaches no tool"
+            assert "result" in await served.ask("other", *calls[0])
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+@pytest.mark.parametrize("background", [False, True])
+def test_a_client_drives_more_missions_at_once_than_it_may(tmp_path: Path, background: bool) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, limits("running = 1")) as served:
+            served.world.hold = anyio.Event()
+            one, two = [await served.start("guest", WIPES) for _ in range(2)]
+            async with anyio.create_task_group() as tasks:
+                asked = {"session_id": one, "max_iterations_this_call": 2, "background": background}
+                tasks.start_soon(served.call, "guest", "mission_iterate", asked)
+                with anyio.fail_after(30):
+                    while not served.world.reached:
+                        await anyio.sleep(0.01)
+                answer = await served.call("guest", "mission_iterate", {"session_id": two})
+                assert answer["structuredContent"]["details"]["limit"] == "running", answer
+                served.world.hold.set()
+            with anyio.fail_after(30):
+                while (await served.runtime.service.state(one)).iteration_count < 2:
+                    await anyio.sleep(0.01)
+                while (await served.call("guest", "mission_iterate", {"session_id": two})).get("isError"):
+                    await anyio.sleep(0.05)
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_a_client_has_more_tasks_at_once_than_it_may(tmp_path: Path) -> None:
+    config = limits("tasks_at_once = 1") + '[commands.nap]\nargv = ["sleep", "30"]\n' + COMMANDS
+
+    async def main() -> None:
+        async with serving(tmp_path, config) as served:
+            begun = await served.call("guest", "nap", able=TASKS)
+            assert begun["resultType"] == "task", begun
+            with anyio.move_on_after(1):
+                answer = await served.ask("guest", "tools/call", {"name": "nap", "arguments": {}}, able=TASKS)
+                assert "tasks_at_once = 1" in str(answer), answer
+            rows = (await served.runtime.service.ledger.streams(kind="task")).rows
+            assert len(rows) == 1
+            await served.ask("guest", "tasks/cancel", {"taskId": begun["taskId"]})
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+@pytest.mark.parametrize(
+    ("limit", "spent"),
+    [
+        ("tokens_a_day = 100", Spent(100, 0.0, 0)),
+        ("cost_usd_a_day = 0.5", Spent(10, 0.5, 0)),
+        ("bytes_stored = 5000", Spent(0, 0.0, 5_000)),
+    ],
+)
+def test_a_client_uses_more_than_it_may(tmp_path: Path, limit: str, spent: Spent) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, limits(limit)) as served:
+            service = served.runtime.service
+            mission = await served.start("guest", WIPES)
+            assert service.limits is not None
+            await service.limits.ceiling(await service.state(mission), spent)
+            answer = await served.call("guest", "mission_iterate", {"session_id": mission})
+            told = answer["structuredContent"]
+            assert told["status"] == "paused" and limit in told["paused_reason"], told
+            assert "it frees" in told["paused_reason"] and told["paused_reason"] in answer["content"][0]["text"]
+            assert (await refused(served, "guest"))["details"]["limit"] == limit.partition(" ")[0]
+            await served.start("other", WIPES)
+            assert served.world.reached == []
+            assert (await service.verify()).ok
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_what_missions_store_is_counted_as_they_run_and_given_back_when_they_are_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, limits("bytes_stored = 4000")) as served:
+            service = served.runtime.service
+            mission = await served.start("guest", {**WIPES, "budget": {"max_iterations": 50}})
+            asked = {"session_id": mission, "max_iterations_this_call": 50}
+            told = (await served.call("guest", "mission_iterate", asked))["structuredContent"]
+            assert told["status"] == "paused" and 0 < len(told["iterations"]) < 50
+            state = await service.state(mission)
+            assert state.owner is not None
+            row = await service.ledger.row(stream_of(state.owner))
+            assert row is not None and row.summary["bytes"] >= 4000
+            await service.abort(mission)
+            await service.forget(mission)
+            await served.start("guest", WIPES)
+            assert (await service.verify()).ok
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_a_mission_that_asks_a_model_stops_at_the_tokens_of_the_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = f'model = "{OPENAI}"\n{limits("tokens_a_day = 1")}'
+    mission = {key: value for key, value in WIPES.items() if key != "proposer"}
+
+    async def main() -> None:
+        with scripted(monkeypatch, calls(("world__wipe", {}))) as endpoint:
+            async with serving(tmp_path, config) as served:
+                started = await served.start("guest", mission)
+                asked = {"session_id": started, "max_iterations_this_call": 3}
+                told = (await served.call("guest", "mission_iterate", asked))["structuredContent"]
+                assert told["status"] == "paused" and "tokens_a_day = 1 " in told["paused_reason"]
+                assert len(endpoint.seen) == 1, "the first answer crosses it, and no second one is asked for"
+                await served.call("guest", "mission_resume", {"session_id": started})
+                told = (await served.call("guest", "mission_iterate", asked))["structuredContent"]
+                assert (told["status"], len(endpoint.seen)) == ("paused", 1)
+
+    run(main)
+
+
+def test_a_new_day_begins_at_nothing() -> None:
+    used = Usage(subject="s", day="2026-11-16", missions=3, tokens=5, cost_usd=1.0, bytes=7)
+    assert used.on("2026-11-16") == used
+    assert used.on("2026-11-17") == Usage(subject="s", day="2026-11-17", bytes=7)
+
+
+def test_wrong_limits_are_faults_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "pursuit.toml"
+    text = '[limits]\nrunning = -1\nruning = 2\nunbounded = "yes"\n[limits.callers.bob]\ntokens_a_day = 1.5\nx = 1\n'
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValidationFailed) as refused:
+        load_configuration(path)
+    assert {fault.field for fault in refused.value.faults} == {
+        "limits.running",
+        "limits.runing",
+        "limits.unbounded",
+        "limits.callers.bob.tokens_a_day",
+        "limits.callers.bob.x",
+    }
