@@ -13,9 +13,6 @@ RULES = """
 [policy]
 mode = "{mode}"
 [[policy.rules]]
-decision = "allow"
-tool = "agent.turn"
-[[policy.rules]]
 decision = "deny"
 tool = "agent.execute"
 arguments = {{ "input.command" = "git push*" }}

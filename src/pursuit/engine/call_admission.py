@@ -18,7 +18,7 @@ from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_c
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
 from pursuit.core.state import MissionState, fingerprint
-from pursuit.core.tools import OWN_TOOLS, TURN_TOOL, Tool, Traits
+from pursuit.core.tools import OWN_TOOLS, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
 from pursuit.policy.traits import is_cut, tool_approval_description
@@ -77,8 +77,6 @@ def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
     """What policy says of the call."""
     if tool is OWN_TOOLS.get(tool.qualified):
         return _OUR_OWN
-    if tool is TURN_TOOL:  # the operator wrote the command of the agent, and trusts it
-        return run.tools.rule_own(tool, planned.args)
     if tool is not COMMAND:
         return run.tools.rule(tool, planned.args)
     # Rules name it `check.NAME`, by the name in the configuration or else by its criterion.

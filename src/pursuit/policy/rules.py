@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from pursuit.core.base_model import nearest
-from pursuit.core.tools import SPAWN_TOOL, Tool
+from pursuit.core.tools import SPAWN_TOOL, TURN_TOOL, Tool
 from pursuit.errors import Fault, ValidationFailed
 
 Decision = Literal["allow", "ask", "deny"]
@@ -405,6 +405,8 @@ class OperatorPolicy:
             return Ruling(
                 decision="allow", reason="the mission has a fleet; each call of its children is decided on its own"
             )
+        if tool is TURN_TOOL:
+            return Ruling(decision="allow", reason="the operator wrote the agent's command; what it asks is decided")
         if tool.server in self.own:
             return Ruling(decision="allow", reason="handed in by the program itself")
         reads, destroys = (tool.traits.why.get(key, "nothing says otherwise") for key in ("read_only", "destructive"))
