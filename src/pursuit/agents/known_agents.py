@@ -25,7 +25,7 @@ PROBE_SECONDS = 20.0
 KNOWN: tuple[tuple[str, ...], ...] = (
     ("opencode", "acp"),
     ("gemini", "--experimental-acp"),
-    ("qwen", "--experimental-acp"),
+    ("qwen", "--acp"),
     ("codex-acp",),
     ("claude-agent-acp",),
     ("claude-code-acp",),
