@@ -10,6 +10,11 @@ import psutil
 import pytest
 from agent_stage import AGENT, AgentPlace, library
 
+from pursuit.config.mission_file import load_mission_file
+from pursuit.config.trust import of_mission
+from pursuit.errors import ValidationFailed
+from pursuit.server.missions.mission_tools import StartArguments
+
 
 @pytest.mark.guarantee("an-agent-is-believed-by-its-checks-alone")
 def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> None:
@@ -27,6 +32,7 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     done = place.json("run", "fix.toml")
     assert (done["status"], done["verdict_reason"], done["iteration_count"]) == ("completed", "criteria_met", 2)
     mission = done["session_id"]
+    assert any("changes that are not committed" in warning for warning in done["warnings"])
 
     # The user's own files are as they were; the result is a branch, with protected files as they were.
     assert place.git("status", "--porcelain") == "?? notes.txt"
@@ -269,3 +275,13 @@ def test_the_template_for_coding_needs_the_agent_and_the_check_alone(tmp_path: P
     path.write_text(text, encoding="utf-8")
     assert place.json("run", path)["status"] == "completed"
     assert ended(place)["protected"] == ["conftest.py"]
+
+
+def test_the_command_of_an_agent_is_trusted_first_and_no_client_can_name_one(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+    file = load_mission_file(place.mission())
+    assert any(str(AGENT) in line for line in of_mission(file).starts.values())
+    given = file.mission.model_dump(mode="json", include={"directive", "criteria", "budget", "proposer", "workspace"})
+    with pytest.raises(ValidationFailed, match="a client cannot run an agent"):
+        StartArguments(**given)
+    assert "AgentProposer" not in str(StartArguments.model_json_schema())

@@ -102,7 +102,7 @@ class Told:
         text = line.decode(errors="replace")
         self.text = f"{self.text}{text}\n"[-LONGEST_TEXT:]
         try:
-            row = _table(json.loads(text)) if text.startswith("{") else {}
+            row = _table(json.loads(text) if text.startswith("{") else None)
         except (ValueError, RecursionError):
             return
         self._count(_table(row.get("usage")))

@@ -83,7 +83,7 @@ async def probe(words: Sequence[str]) -> FoundAgent:
         finally:
             await process.aclose(at_once=True)
         able: Any = connection.capabilities.get("mcpCapabilities")
-        kinds = cast("Mapping[str, Any]", able) if isinstance(able, Mapping) else {}
+        kinds: Mapping[str, Any] = cast("Mapping[str, Any]", able) if isinstance(able, Mapping) else {}
         return FoundAgent(
             command=list(words),
             name=str(connection.info.get("title") or connection.info.get("name") or words[0])[:200],

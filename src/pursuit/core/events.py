@@ -386,7 +386,10 @@ class IterationEnded(Event, frozen=True, kw_only=True):
 
 
 class MissionWarned(Event, frozen=True, kw_only=True):
-    """As it is, the mission cannot meet these criteria; `code` is `metric_missing`, `message` is for people."""
+    """As it is, the mission cannot meet these criteria (`code` is `metric_missing`), or something about its workspace.
+
+    That is `uncommitted` or `no_branch`, without criteria; it holds for good. `message` is for people.
+    """
 
     iteration: int
     code: str

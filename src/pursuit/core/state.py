@@ -402,7 +402,7 @@ class MissionState:
             for one in self.mission.criteria
             if isinstance(one, MetricThreshold | MetricTrend) and self.series.latest(one.metric, one.source) is None
         }
-        return tuple(one.message for one in self.raised if missing.intersection(one.criteria))
+        return tuple(one.message for one in self.raised if not one.criteria or missing.intersection(one.criteria))
 
     @property
     def warnings(self) -> tuple[str, ...]:

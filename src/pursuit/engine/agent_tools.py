@@ -23,7 +23,7 @@ from anyio.abc import Listener, SocketStream, TaskGroup
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from pursuit.core.approvals import GRANTS, approval_id
-from pursuit.core.events import ApprovalAnswered, ApprovalAsked, Event
+from pursuit.core.events import ApprovalAnswered, ApprovalAsked, Event, Permission
 from pursuit.core.mission import AGENT
 from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool
@@ -177,14 +177,14 @@ async def _approved(run: Run, planned: Planned) -> bool:
     return approval is not None and await hold_or_wait(run, approval) is not None
 
 
-def _answered_again(run: Run, asked: ApprovalAsked) -> list[Event]:
+def _answered_again(run: Run, asked: ApprovalAsked) -> Sequence[Event]:
     """The answer of each person to this question in an earlier turn, which was not used yet."""
     known = unused_answer(run, asked)
     if known is None or known.answer is None or known.answer == "expired":
         return []
     run.used_approvals.add(known.approval_id)
     people = known.said if known.answer in GRANTS else {}
-    rows = [(person, yes.answer, yes.by) for person, yes in people.items()]
+    rows: list[tuple[str | None, Permission, str]] = [(person, yes.answer, yes.by) for person, yes in people.items()]
     rows = rows or [(None, known.answer, known.by or "operator")]
     return [
         ApprovalAnswered(

@@ -191,8 +191,7 @@ class Driver:
                     _runnable(mission_id, state, proposal, resume=resume)
                     if self.ready is not None:
                         await self.ready(state.mission)
-                    if (agent := self._agent_of(mission_id, state.mission)) is not None:
-                        await _prepare(agent, mission_id)
+                    warnings = await self._prepare(mission_id, state)
                 except PursuitError:
                     self.states.give(mission_id, state, head)
                     raise
@@ -200,6 +199,8 @@ class Driver:
                 run = await self._begin(
                     journal, iterations, proposal, observer, background=background, mode=mode, driver=driver
                 )
+                for warning in warnings:
+                    journal.stage(warning)
                 if claimed is not None:
                     claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
@@ -351,6 +352,20 @@ class Driver:
         around = replace(self.surroundings, inherit=inherit or self.surroundings.inherit)
         return AgentTurns(settings, Workspace(mission.workspace, mission_id, self.workspaces / mission_id), around)
 
+    async def _prepare(self, mission_id: str, state: MissionState) -> list[Event]:
+        """Makes the workspace of an agent before anything is spent, and says if it starts from uncommitted changes."""
+        agent = self._agent_of(mission_id, state.mission)
+        if agent is None:
+            return []
+        try:
+            await agent.prepare()
+        except WorkspaceFailed as error:
+            raise InvalidArgument(str(error), session_id=mission_id, field="workspace.path") from None
+        if not agent.workspace.began_dirty:
+            return []
+        text = f"{agent.workspace.top} has changes that are not committed; the workspace starts from them"
+        return [MissionWarned(at=self.clock.now(), iteration=0, code="uncommitted", message=text)]
+
     async def _advance(self, run: Run, proposer: Proposer) -> None:
         """Runs turns until the mission has ended, waits or is paused, or the run has reached its goal."""
         done = False
@@ -370,14 +385,6 @@ class Driver:
         await run.journal.flush()
         await run.count_spent()
         run.report_phase("waiting")
-
-
-async def _prepare(agent: AgentTurns, mission_id: str) -> None:
-    """Makes the workspace before anything is spent."""
-    try:
-        await agent.prepare()
-    except WorkspaceFailed as error:
-        raise InvalidArgument(str(error), session_id=mission_id, field="workspace.path") from None
 
 
 async def _leave_branch(run: Run) -> None:
