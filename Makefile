@@ -89,7 +89,8 @@ $(SUITE): tests/conformance/package.json | $(STAMP)
 	$(NPM) --prefix $(@D) >/dev/null
 	touch $(SUITE)
 
-# Public servers that the tests run as they are, about 45 MB; those in Python are on our own SDK's line.
+# Public servers that the tests run as they are, about 50 MB: MCP servers, those in Python on our own SDK's line, and an
+# authorization server.
 $(REAL): tests/real_servers/package.json constraints.txt | $(STAMP)
 	mkdir -p $(@D)
 	cp $< $(@D)

@@ -56,7 +56,7 @@ def configured(folder: Path) -> list[str]:
         )
     )
     files = ["--state", str(folder / "ledger.db"), "--config", str(folder / "pursuit.toml")]
-    words = ["serve", "--gateway", "--http", "--port", "0", "--json", "--log-level", "warning", *files]
+    words = ["serve", "--gateway", "--http", "--port", "0", "--no-token", "--json", "--log-level", "warning", *files]
     return [sys.executable, "-c", OURS, *words]
 
 

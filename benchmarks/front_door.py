@@ -85,7 +85,7 @@ async def over_stdio(words: list[str], era: str) -> AsyncGenerator[Client]:
 def over_http(words: list[str]) -> Generator[str]:
     """A server on a port of its own; its URL."""
     ours = "serve" in words
-    more = ["--http", "--port", "0", "--log-level", "info"] if ours else ["--http"]
+    more = ["--http", "--port", "0", "--no-token", "--log-level", "info"] if ours else ["--http"]
     out, err = (None, subprocess.PIPE) if ours else (subprocess.PIPE, None)
     command = [sys.executable, *words, *more]
     with subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=out, stderr=err) as child:

@@ -170,7 +170,7 @@ async def one_way(folder: Path, way: str, era: str) -> list[Figure]:
             else:
                 other, version = await stack.enter_async_context(peer(behind, era))
         floor_words = [str(HERE / "smallest_proxy.py"), era, *([behind] if behind else [sys.executable, SERVER])]
-        more = (["--http"], ["--http", "--port", "0", "--json"]) if downstream else ([], [])
+        more = (["--http"], ["--http", "--port", "0", "--no-token", "--json"]) if downstream else ([], [])
         floor = await stack.enter_async_context(opened(floor_words + more[0], era))
         ours = await stack.enter_async_context(opened(configured(folder, ["up"], behind) + more[1], era))
         writes: list[float] = []
@@ -204,7 +204,7 @@ async def beside_a_slow_one(folder: Path, era: str) -> list[Figure]:
     """Calls to one server while another one takes its time, by the same calls while it does not."""
     quiet: list[float] = []
     busy: list[float] = []
-    words = [*configured(folder, ["quick", "slow"]), "--http", "--port", "0", "--json"]
+    words = [*configured(folder, ["quick", "slow"]), "--http", "--port", "0", "--no-token", "--json"]
     async with proxy_over_http(words, era) as ours:
         for _ in range(ROUNDS + 1):
             quiet.append(await ours.measure(f"quick.{READS}", CALLS))

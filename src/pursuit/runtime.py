@@ -33,7 +33,7 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import ROOM, LanguageModel, Price
-from pursuit.proposers.provider import Providers
+from pursuit.proposers.provider import Providers, Retries
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
@@ -70,7 +70,9 @@ def choice_of(configuration: Configuration) -> Choice:
         for name, (read, written, *cached) in configuration.prices.items()
     }
     room = int(configuration.settings.get("tools_bytes", ROOM))
-    return Choice(models=Providers(prices=prices), tools_bytes=room)
+    stall = configuration.settings.get("model_stall")
+    retries = Retries() if stall is None else Retries(stall=stall)
+    return Choice(models=Providers(prices=prices, retries=retries), tools_bytes=room)
 
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from cli_stage import COMMAND, SERVERS, Place, Running
+from cli_stage import COMMAND, HTTP, SERVERS, Place, Running
 from quick_start import pursuit, quick
 
 from pursuit.core.events import AnyEvent, decode
@@ -93,7 +93,7 @@ class House(Place):
     @contextmanager
     def serving(self, *more: str) -> Iterator[Served]:
         """Serves over HTTP at a free port of this machine; what is still there at the end is asked to leave."""
-        words = ("serve", "--http", "--port", "0", *more)
+        words = ("serve", *HTTP, *more)
         process = subprocess.Popen(
             [*self.command, *words],
             cwd=self.folder,

@@ -180,7 +180,7 @@ def _environment(folder: Path) -> dict[str, str]:
 async def serving(folder: Path, notes: list[str], *words: str) -> AsyncIterator[str]:
     """`pursuit serve` in a folder with a configuration: its address while it runs."""
     async with await anyio.open_process(
-        [str(PURSUIT), "serve", "--http", "--port", "0", *words],
+        [str(PURSUIT), "serve", "--http", "--port", "0", "--no-token", *words],
         cwd=folder,
         env=_environment(folder),
         stdin=subprocess.DEVNULL,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,9 +12,10 @@ from typing import Any
 
 import anyio
 import pytest
+from cli_stage import Place
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
+from model_stage import scripted
 from public_servers import GIT_ENV, SERVERS
-from quick_start import pursuit
 
 from pursuit.core.events import ConversationCompacted, ModelAnswered, ModelAsked, decode
 from pursuit.ledger.sqlite import SqliteLedger
@@ -138,51 +137,41 @@ class Coder:
 
 
 class Work:
-    """The folder with the repository, the configuration and the real command."""
+    """The folder with the repository and the configuration."""
 
-    def __init__(self, folder: Path, endpoint: ModelEndpoint) -> None:
-        self.folder, self.repo = folder, folder / "repo"
+    def __init__(self, folder: Path) -> None:
+        self.repo = folder / "repo"
         self.repo.mkdir()
         lines = "\n".join(f"VALUE_{number} = {number * 37 % 101}  # nothing to see" for number in range(45))
         files = {"cart.py": CART, "test_cart.py": TEST} | {f"module_{number}.py": lines for number in range(11)}
         for name, text in files.items():
             (self.repo / name).write_text(text)
         for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "first"]):
-            subprocess.run(["git", *words], cwd=self.repo, env={**os.environ, **GIT_ENV}, check=True)
+            subprocess.run(["git", *words], cwd=self.repo, check=True)
         tables = {name: SERVERS[name].table(self.repo) for name in ("filesystem", "git")}
-        (folder / "pursuit.toml").write_text(CONFIG.format(**tables))
-        (folder / "mission.toml").write_text(MISSION.format(python=sys.executable, repo=self.repo))
-        self.environment = {**os.environ, **GIT_ENV, **endpoint.environment}
-        self.mission_id = json.loads(self.run("start", "mission.toml", "--json"))["session_id"]
-
-    def run(self, *words: str, code: int = 0) -> str:
-        """A command to its end."""
-        process = self.begin(*words, by=pursuit())
-        out, _ = process.communicate(timeout=120)
-        assert process.returncode == code, out
-        return out
-
-    def begin(self, *words: str, by: Any = (str(COMMAND),)) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*by, *words],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
+        self.place = Place(folder)
+        self.place.write("pursuit.toml", CONFIG.format(**tables))
+        self.place.write("mission.toml", MISSION.format(python=sys.executable, repo=self.repo))
+        self.mission_id = self.place.json("start", "mission.toml")["session_id"]
 
     def kill_after_requests(self, endpoint: ModelEndpoint, count: int) -> None:
-        process = self.begin("resume", self.mission_id)
+        """The real command, killed once the endpoint has seen so many requests."""
+        process = subprocess.Popen(
+            [str(COMMAND), "resume", self.mission_id],
+            cwd=self.place.folder,
+            env=self.place.environment,
+            stdout=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )
         try:
             assert all(endpoint.arrived.acquire(timeout=120) for _ in range(count))
         finally:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+            process.kill()
+            process.wait()
 
     def events(self) -> list[Any]:
         async def read() -> list[Any]:
-            ledger = SqliteLedger.open(self.folder / ".pursuit" / "ledger.db")
+            ledger = SqliteLedger.open(self.place.ledger)
             try:
                 return [decode(one.type, one.body) for one in await ledger.read(self.mission_id)]
             finally:
@@ -193,17 +182,23 @@ class Work:
 
 @pytest.mark.guarantee("answers-are-paid-once")
 @pytest.mark.guarantee("window-is-managed")
-def test_a_model_repairs_a_repository_through_kills_an_approval_and_a_compaction(tmp_path: Path) -> None:
-    with ModelEndpoint(lambda request: coder(request)) as endpoint:
+def test_a_model_repairs_a_repository_through_kills_an_approval_and_a_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes are killed; what they leave is gone on with in this one, and another one approves."""
+    for name, value in GIT_ENV.items():
+        monkeypatch.setenv(name, value)
+    with scripted(monkeypatch, lambda request: coder(request)) as endpoint:
         coder = Coder(tmp_path / "repo")
-        work = Work(tmp_path, endpoint)
+        work = Work(tmp_path)
+        place, mission_id = work.place, work.mission_id
         work.kill_after_requests(endpoint, 4)
         work.kill_after_requests(endpoint, 6)
-        work.run("resume", work.mission_id, code=4)
-        (asked,) = json.loads(work.run("approvals", work.mission_id, "--json"))["approvals"]
+        place.ask("resume", mission_id, code=4)
+        (asked,) = place.json("approvals", mission_id)["approvals"]
         assert asked["tool"] == "git.git_commit"
-        work.run("approve", asked["approval_id"])
-        status = json.loads(work.run("resume", work.mission_id, "--json"))
+        place.run("approve", asked["approval_id"])
+        status = place.json("resume", mission_id)
         assert (status["status"], status["verdict_reason"], status["iteration_count"]) == (
             "completed",
             "criteria_met",
@@ -226,5 +221,4 @@ def test_a_model_repairs_a_repository_through_kills_an_approval_and_a_compaction
         )
         assert "Sum all prices" in diff.stdout
         assert "1 file changed" in diff.stdout
-        shown = json.loads(work.run("prompt", work.mission_id, "--iteration", "1", "--json"))["requests"]
-        assert all(row["exact"] for row in shown)
+        assert all(row["exact"] for row in place.json("prompt", mission_id, "--iteration", "1")["requests"])

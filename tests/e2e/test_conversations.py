@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from cli_stage import Place
-from engine_stage import events_of, mission, outcomes, play, stage
-from mcp.server.mcpserver import Image, MCPServer
+from engine_stage import driving, events_of, mission, outcomes, play, repeat, stage
+from mcp.server.mcpserver import MCPServer
+from mcp.types import AudioContent, CallToolResult, ImageContent, TextContent
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
-from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, quickly, scripted, step
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, look, pursued, quickly, scripted, step
 from provider_usage import tokens_of
 
-from pursuit import Runtime, event, metric, tool
+from pursuit import Budget, Runtime, event, metric, tool
 from pursuit.cli.progress import words_of
 from pursuit.config.configuration import Configuration
 from pursuit.config.files import live_folder
-from pursuit.core.events import ConversationCompacted
+from pursuit.core.events import ConversationCompacted, ModelAsked, WaitBegan
 from pursuit.policy.rules import OperatorPolicy
+from pursuit.proposers.conversation import result_text
 from pursuit.service.approvals import Approvals
 
 pytestmark = pytest.mark.usefixtures("quick_python")
@@ -40,9 +44,10 @@ def book() -> str:
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("results-can-be-read-on")
 def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scripted model reads on as the result itself tells it, until nothing follows."""
     parts: list[str] = []
@@ -65,7 +70,7 @@ def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
         return calls(("pursuit__read_result", {"call_id": parts[0], "offset": len("".join(parts[1:]))}))
 
     with scripted(monkeypatch, answer):
-        proposer = {"kind": "model", "model": model, "max_requests": 50}
+        proposer = {"kind": "model", "model": model, "stream": stream, "max_requests": 50}
         state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), book, step)
     assert state.verdict_reason == "criteria_met"
     assert "".join(parts[1:]) == BOOK
@@ -73,10 +78,11 @@ def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("window-is-managed")
 @pytest.mark.guarantee("operators-words-are-whole")
 def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goal = "Look around. " + "This sentence of the goal is long. " * 20
 
@@ -90,10 +96,17 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
             return Reply(text=f"SUMMARY {asked}: I looked up to {asked}.")
         if asked == 1:
             return calls(("pursuit__note", {"text": "The key is under the mat."}))
-        return calls(("world__long", {"at": f"place {asked}"})) if asked < 40 else calls(("world__step", {}))
+        return calls(("world__long", {"at": f"place {asked}"})) if asked < 32 else calls(("world__step", {}))
 
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": model, "window": 8_000, "max_requests": 50, "max_tokens": 500}
+        proposer = {
+            "kind": "model",
+            "model": model,
+            "stream": stream,
+            "window": 8_000,
+            "max_requests": 50,
+            "max_tokens": 500,
+        }
         proposer["instructions"] = "Be quick."
         wanted = mission(criteria=DONE, directive=goal, proposer=proposer)
 
@@ -117,6 +130,7 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
     assert "place 5 and more" not in last
     assert status["notes"] == ["The key is under the mat."]
     assert all(row["exact"] for row in shown["requests"]), "also across the cuts"
+    assert sum(row["purpose"] == "summary" for row in shown["requests"]) == len(summaries)
 
 
 def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +188,10 @@ def test_results_in_blobs_are_measured_by_what_is_shown_of_them(
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("window-is-managed")
 def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four results of 10 % of the window each come when it is almost full: all of it together is too much."""
     window = 40_000
@@ -196,13 +211,13 @@ def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
             return Reply(text="SUMMARY")
         if summaries:
             return calls(("world__step", {}))
-        if tokens_of(request["body"]) < 26_600:
-            return calls(("world__small", {"at": asked}))
+        if (size := tokens_of(request["body"])) < 26_600:
+            return calls(*[("world__small", {"at": f"{asked} {place}"}) for place in range(8 if size < 23_000 else 1)])
         return calls(*[("world__big", {"at": f"{asked} {place}"}) for place in range(4)])
 
     summaries: list[dict[str, Any]] = []
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": model, "window": window, "max_requests": 130}
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": window, "max_requests": 130}
         state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), big, small, step)
     assert state.verdict_reason == "criteria_met"
     assert summaries
@@ -211,28 +226,121 @@ def test_a_summary_is_asked_of_what_it_replaces_and_fits_the_window(
     assert "some words" in told(summaries[0])
 
 
-def test_images_are_content_where_the_model_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+@STREAM
+@pytest.mark.guarantee("window-is-managed")
+def test_a_request_that_the_provider_finds_too_long_is_cut_and_sent_again(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The window that the mission names is wrong: the model has a smaller one."""
+
+    def answer(request: dict[str, Any]) -> Reply:
+        asked = len(endpoint.seen)
+        if (size := tokens_of(request["body"])) > 4_000:
+            refusals.append(size)
+            return Reply(status=400, text=f"prompt is too long: {size} tokens > 4000 maximum")
+        if "The conversation is about to be cut" in transcript(request)[-1].text:
+            return Reply(text="SUMMARY")
+        return calls(("world__file", {"at": str(asked)})) if asked < 9 else calls(("world__step", {}))
+
+    def file(at: str) -> str:
+        """Reads."""
+        return f"{at} " + "some words\n" * 350
+
+    refusals: list[int] = []
+    with scripted(monkeypatch, answer) as endpoint:
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": 40_000, "max_requests": 60}
+        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), file, step)
+    assert state.verdict_reason == "criteria_met"
+    assert 0 < len(refusals) < 5
+    assert any(cut.summary for cut in found[ConversationCompacted])
+    assert all(wait.until - wait.at < 0.001 for wait in found[WaitBegan]), "it is asked again at once"
+    assert state.estimated_tokens == 0, "what is refused is not charged"
+
+
+def test_a_first_message_that_is_too_long_fails_the_mission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, Reply(status=400, text="prompt is too long: 9 tokens > 8 maximum")) as endpoint:
+        state, _found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
+    assert (state.status, len(endpoint.seen)) == ("failed", 5)
+    assert "prompt is too long" in state.failure.error
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(400_000)
+PICTURES = {
+    "image": (ImageContent, "image/png", PNG, "image"),
+    "misnamed image": (ImageContent, "image/svg+xml", PNG, "image"),
+    "sound": (AudioContent, "audio/wav", b"RIFF\0\0\0\0WAVEfmt " + bytes(600), None),
+    "drawing": (ImageContent, "image/svg+xml", b"<svg>" + bytes(600), "left out: models take"),
+    "bytes": (ImageContent, "image/png", b"\x89\xff" + bytes(600), "left out: models take"),
+    "huge image": (ImageContent, "image/png", PNG * 10, "left out: it may have at most 5000000"),
+}
+
+
+def camera(kind: type[Any], name: str, data: bytes) -> MCPServer:
     server = MCPServer("eye")
 
     @server.tool()
-    def picture() -> Image:
+    def picture() -> CallToolResult:
         """Takes a picture."""
-        return Image(data=b"\x89PNG\r\n\x1a\n" + bytes(40), format="png")
+        block = kind(type=name[:5], data=base64.b64encode(data).decode(), mime_type=name)
+        return CallToolResult(content=[TextContent(type="text", text="Click."), block])
 
-    with scripted(monkeypatch, calls(("eye__picture", {})), Reply(text="I see.")) as endpoint:
-
-        async def scene() -> None:
-            async with stage(tmp_path, servers={"eye": server}) as runtime:
-                wanted = mission(proposer=ANTHROPIC)
-                await runtime.service.run((await runtime.service.start(wanted)).session_id)
-
-        play(scene)
-    (result,) = endpoint.seen[1]["body"]["messages"][-1]["content"]
-    assert [block["type"] for block in result["content"]] == ["image"]
+    return server
 
 
+@ALL
+@STREAM
+@pytest.mark.guarantee("images-are-content")
+def test_images_are_content_where_the_model_takes_them(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no model takes is left out and named; an image does not count as text."""
+    for place, (kind, name, data, wanted) in enumerate(PICTURES.values()):
+        (tmp_path / str(place)).mkdir()
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": 30_000}
+        budget = Budget(max_iterations=1, max_tokens=30_000)
+        with scripted(monkeypatch, calls(("eye__picture", {})), Reply(text="I see.")) as endpoint:
+            state, found, _rows, _made = pursued(
+                tmp_path / str(place),
+                mission(proposer=proposer, budget=budget),
+                servers={"eye": camera(kind, name, data)},
+            )
+        assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 2)
+        assert found[ConversationCompacted] == []
+        sent = json.dumps(endpoint.seen[1]["body"])
+        assert "Click." in sent
+        assert "image/svg+xml" not in sent or "[image/svg+xml" in sent
+        if wanted == "image":
+            assert base64.b64encode(data).decode() in sent
+            assert "image/png" in sent
+        elif wanted is not None:
+            assert wanted in told(endpoint.seen[1])
+
+
+@ALL
+@STREAM
+def test_an_image_that_the_provider_cannot_read_is_left_out(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: dict[str, Any]) -> Reply:
+        if "image/png;base64" in (sent := json.dumps(request["body"])) or '"type": "base64"' in sent:
+            return Reply(status=400, text="Could not process image")
+        return calls(("eye__picture", {})) if len(endpoint.seen) == 1 else Reply(text="I see nothing.")
+
+    with scripted(monkeypatch, answer) as endpoint:
+        server = camera(ImageContent, "image/png", PNG[:1_000])
+        state, found, _rows, _made = pursued(
+            tmp_path, mission(proposer={"kind": "model", "model": model, "stream": stream}), servers={"eye": server}
+        )
+    assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 3)
+    assert [len(cut.trimmed) for cut in found[ConversationCompacted]] == [1]
+    assert "[image/png, left out since]" in told(endpoint.seen[2])
+
+
+@ALL
+@STREAM
 def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = calls(("world__look", {"at": "x"})), calls(("world__step", {"key": "b"})), Reply(text="Done.")
 
@@ -240,7 +348,9 @@ def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
         config = Configuration(policy=OperatorPolicy(mode="ask"))
         seen = tool(read_only=True)(look)
         wanted = mission(
-            criteria=[metric("steps") >= 1, event("never")], proposer=OPENAI, policy={"ask": ["world.step"]}
+            criteria=[metric("steps") >= 1, event("never")],
+            proposer={"kind": "model", "model": model, "stream": stream},
+            policy={"ask": ["world.step"]},
         )
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"world": [seen, step]}) as runtime:
             mission_id = (await runtime.service.start(wanted)).session_id
@@ -260,13 +370,14 @@ def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
         play(lambda: scene(endpoint))
 
 
-def test_the_words_are_there_while_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stalled = Reply(fault="stall", text="These words come one after the other, " * 4)
 
     async def scene() -> None:
         with scripted(monkeypatch, stalled) as endpoint:
             async with stage(tmp_path, step) as runtime:
-                mission_id = (await runtime.service.start(mission(criteria=DONE, proposer=OPENAI))).session_id
+                mission_id = (await runtime.service.start(mission(criteria=DONE, proposer=model))).session_id
                 live = live_folder(runtime.state_path)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(runtime.service.run, mission_id)
@@ -301,9 +412,94 @@ def test_model_missions_of_the_release_before_go_on(tmp_path: Path, monkeypatch:
     play(scene)
 
 
+@pytest.mark.guarantee("prompt-shows-what-is-sent")
+def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With lessons, without the tools that do not fit, and also if a summary is due."""
+
+    def long(at: str) -> str:
+        return f"{at} " + "some words\n" * 700
+
+    def answer(request: dict[str, Any]) -> Reply:
+        if "The conversation is about to be cut" in transcript(request)[-1].text:
+            return Reply(fault="hang")
+        return calls(("world__long", {"at": str(len(endpoint.seen))}))
+
+    async def scene() -> None:
+        async with stage(tmp_path, look, long, step, settings={"tools_bytes": 400}) as runtime:
+            service = runtime.service
+            steps = {"directive": "Take steps", "criteria": [metric("steps") >= 1]}
+            await service.run((await service.start(mission(**steps, proposer=repeat("world.step")))).session_id)
+            proposer = {"kind": "model", "model": OPENAI, "window": 8_000, "max_requests": 50}
+            wanted = mission(**{**steps, "criteria": [metric("steps") >= 2]}, proposer=proposer)
+            mission_id = (await service.start(wanted)).session_id
+            first = (await service.prompt(mission_id))["requests"]
+            async with driving(runtime, mission_id):
+                while "about to be cut" not in (endpoint.prompts() or [""])[-1]:
+                    await anyio.to_thread.run_sync(endpoint.arrived.acquire)
+                await service.pause(mission_id)
+            then = (await service.prompt(mission_id))["requests"]
+            asked = await events_of(runtime, mission_id, ModelAsked)
+            assert [row["digest"] for row in (*first, *then)] == [asked[0].digest, asked[-1].digest]
+            assert then[0]["purpose"] == "summary"
+            opening = first[0]["messages"][0]["text"]
+            assert "# Lessons of earlier missions" in opening
+            assert "There is no room to describe these tools of the mission: world__step" in opening
+
+    with scripted(monkeypatch, answer) as endpoint:
+        play(scene)
+
+
+@ALL
+@STREAM
+@pytest.mark.guarantee("the-model-is-told-what-changed")
+def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "print('much output ' * 500); print('AssertionError: 5 is not 6'); raise SystemExit(1)"
+    check = {"criterion_id": "tests", "kind": "check", "command": [sys.executable, "-c", code]}
+    looks = [calls(*[("world__look", {"at": f"{place} {more}"}) for more in range(4)]) for place in range(4)]
+    with scripted(monkeypatch, *looks, Reply(text="Done.")) as endpoint:
+        wanted = mission(
+            criteria=[check],
+            proposer={"kind": "model", "model": model, "stream": stream},
+            budget=Budget(max_iterations=2, max_tool_calls=20),
+        )
+        pursued(tmp_path, wanted)
+    told_at_the_end = endpoint.prompts()
+    warned = [place for place, text in enumerate(told_at_the_end) if "Running out: max_tool_calls" in text]
+    assert warned == [4, 5], "once in each iteration"
+    assert "> AssertionError: 5 is not 6" in told_at_the_end[5]
+    assert len(told_at_the_end[5]) < 4_000
+
+
+def test_a_model_with_too_many_notes_is_told_which_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = [calls(*[("pursuit__note", {"text": f"note {place}"}) for place in range(100)])]
+    notes.append(calls(("pursuit__note", {"text": "one more"})))
+    with scripted(monkeypatch, *notes, Reply(text="Enough.")) as endpoint:
+        state, _found, _rows, _made = pursued(tmp_path, mission(proposer=OPENAI))
+    assert (len(state.notes), state.notes[0], state.notes[-1]) == (100, "note 1", "one more")
+    assert "noted; 100 notes are kept, so the oldest one is gone" in endpoint.prompts()[-1]
+
+
+def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
+    def shown(structured: Any, *texts: str) -> str:
+        blocks = [{"type": "text", "text": text} for text in texts]
+        return result_text({"content": blocks, "structuredContent": structured})[0]
+
+    assert shown({"a": [1, 2]}, '{\n "a": [1, 2]\n}') == '{"a":[1,2]}'
+    assert shown({"result": [1, "x"]}, "1", "x") == '[1,"x"]'
+    assert shown({"result": 3}, "3") == "3"
+    assert shown({"result": ["x"]}, "x") == '["x"]'
+    assert shown({"content": "line\nline"}, "line\nline") == "line\nline"
+    assert (
+        shown({"rows": 3}, "Only the first 3 of 900 rows.", '{"rows": 3}')
+        == 'Only the first 3 of 900 rows.\n{"rows":3}'
+    )
+
+
 MISSION = """
 directive = "Look, then step"
-proposer = "openai:gpt-4o-mini"
+proposer = {{ kind = "model", model = "{model}", stream = {stream} }}
 allow_all_tools = true
 [budget]
 max_iterations = 3
@@ -318,24 +514,33 @@ env = {{ RECORD = "{record}" }}
 """
 
 
+@ALL
+@STREAM
 @pytest.mark.guarantee("prompt-shows-what-is-sent")
 @pytest.mark.guarantee("replays-without-a-provider")
-def test_prompt_and_replay_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompt_and_replay_on_the_command_line(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Path(__file__).parents[1] / "servers" / "recorder.py"
     place = Place(tmp_path)
     place.write("pursuit.toml", '[policy]\nmode = "auto"\n')
-    place.write("mission.toml", MISSION.format(recorder=recorder, record=tmp_path / "record"))
+    place.write(
+        "mission.toml",
+        MISSION.format(model=model, stream=str(stream).lower(), recorder=recorder, record=tmp_path / "record"),
+    )
     replies = calls(("rec__look", {"key": "b"})), calls(("rec__step", {"key": "a", "ms": 1}))
     with scripted(monkeypatch, *replies) as endpoint:
         out, notes = place.ask("start", "mission.toml")
         mission_id = out.strip()
         assert "the budget allows at most 24 requests" in notes
         (following,) = place.json("prompt", mission_id)["requests"]
-        assert (following["request"], "rec__step" in following["tools"]) == (0, True), "before anything was sent"
+        assert following["request"] == 0, "before anything was sent"
+        (stepping,) = [tool for tool in following["tools"] if tool["name"] == "rec__step"]
+        assert set(stepping["schema"]["properties"]) == {"key", "ms"}
         place.ask("resume", mission_id)
         rows = place.json("prompt", mission_id, "--iteration", "1")["requests"]
         assert [row["exact"] for row in rows] == [True, True]
-        assert rows[0]["messages"] == following["messages"]
+        assert rows[0]["digest"] == following["digest"]
         assert rows[0]["messages"][0]["text"] == transcript(endpoint.seen[0])[1].text
         assert rows[1]["used"]["input"] > 0
         assert "first message\t" in place.ask("prompt", mission_id, "--iteration", "1", "--tokens")[0]

@@ -17,6 +17,7 @@ from typing import Any
 
 import anyio
 import pytest
+from cli_stage import HTTP
 from mcp import Client
 from mcp_types import ElicitResult, TextContent
 from quick_start import fresh, pursuit
@@ -71,7 +72,7 @@ class Place:
 
     @contextmanager
     def http(self) -> Iterator[str]:
-        with self.serving("--http", "--port", "0", "--json") as process:
+        with self.serving(*HTTP, "--json") as process:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["url"]
 
@@ -220,7 +221,7 @@ def test_the_operator_approves_a_call_from_another_terminal(tmp_path: Path) -> N
     assert calls(place) == ["echo"]
 
 
-@pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
+@pytest.mark.parametrize("words", [(), HTTP], ids=["stdio", "http"])
 @pytest.mark.guarantee("required-servers-are-there")
 def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ...], tmp_path: Path) -> None:
     place = Place(tmp_path)
@@ -246,7 +247,7 @@ def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ..
         assert process.stderr is not None and "'gone'" in process.stderr.read()
 
 
-@pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
+@pytest.mark.parametrize("words", [(), HTTP], ids=["stdio", "http"])
 def test_a_gateway_ends_with_its_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
     place = Place(tmp_path, fresh=True)
     ours, its = os.openpty()

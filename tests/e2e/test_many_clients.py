@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from cli_stage import SERVERS, Place
+from cli_stage import HTTP, SERVERS, Place
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -69,7 +69,7 @@ env = {{ TALLY = {json.dumps(str(self.tally))} }}
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     """One server over HTTP, a process of its own, for all scenes."""
     made = Table(tmp_path_factory.mktemp("table"))
-    running = made.place.begin("serve", "--http", "--port", "0", fresh=False)
+    running = made.place.begin("serve", *HTTP, fresh=False)
     try:
         made.url = json.loads(running.until("listening"))["url"]
         yield made

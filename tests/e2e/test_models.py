@@ -12,7 +12,7 @@ import anyio
 import pytest
 from engine_stage import driving, mission, play, stage
 from model_endpoint import Reply, calls, failing, transcript
-from model_stage import ALL, ANTHROPIC, DONE, OPENAI, look, pursued, scripted, step
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, look, pursued, scripted, step
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
@@ -28,7 +28,7 @@ def asked(model: str, **more: Any) -> dict[str, Any]:
 
 
 @ALL
-@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@STREAM
 @pytest.mark.guarantee("model-proposes")
 @pytest.mark.guarantee("conversation-is-native")
 def test_a_turn_is_a_conversation_in_the_providers_own_form(
@@ -80,13 +80,14 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("cached-tokens-are-counted")
 def test_what_the_provider_has_cached_is_counted_and_priced_as_such(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = calls(("world__look", {"at": "a" * 6_000}))
     with scripted(monkeypatch, *[long] * 5, calls(("world__step", {}))):
-        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=asked(model, stream=stream)))
     last = found[ModelAnswered][-1]
     assert state.cached_tokens == sum(one.cached for one in found[ModelAnswered]) > 0
     assert last.cached > 0.6 * last.read
@@ -94,32 +95,42 @@ def test_what_the_provider_has_cached_is_counted_and_priced_as_such(
     assert fresh < found[ModelAnswered][0].cost_usd * 5, "most of it was read at the price of the cache"
 
 
-def test_a_turn_ends_with_its_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+@STREAM
+def test_a_turn_ends_with_its_requests(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def more(request: dict[str, Any]) -> Reply:
         return calls(("world__look", {"at": str(len(transcript(request)))}))
 
     with scripted(monkeypatch, more) as endpoint:
-        wanted = mission(proposer=asked(OPENAI, max_requests=3), budget=Budget(max_iterations=2))
+        wanted = mission(proposer=asked(model, stream=stream, max_requests=3), budget=Budget(max_iterations=2))
         state, found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 6)
     assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2] * 2
     assert len(found[TurnContinued]) == 4
 
 
-def test_single_is_one_request_for_each_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+@STREAM
+def test_single_is_one_request_for_each_iteration(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with scripted(monkeypatch, calls(("world__look", {"at": "x"}))) as endpoint:
-        wanted = mission(proposer=asked(OPENAI, turn="single"), budget=Budget(max_iterations=2))
+        wanted = mission(proposer=asked(model, stream=stream, turn="single"), budget=Budget(max_iterations=2))
         state, _found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.iteration_count, len(endpoint.seen)) == (2, 2)
     assert "Each answer is one iteration" in transcript(endpoint.seen[0])[0].text
 
 
+@ALL
+@STREAM
 def test_a_model_that_never_calls_a_tool_ends_in_proposer_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = Reply(text="I am done."), Reply(text="An answer that", stop="length"), calls(("world__fly", {}))
     with scripted(monkeypatch, *replies) as endpoint:
-        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=10))
+        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream), budget=Budget(max_iterations=10))
         state, found, _rows, made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("proposer_failed", 3, 5)
     assert made == [("world__fly", "failed")] * 3, "what is wrong can be mended in the same turn, twice"
@@ -140,28 +151,34 @@ def test_arguments_that_are_no_json_go_back(tmp_path: Path, monkeypatch: pytest.
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("model-retries")
 def test_a_provider_that_is_busy_or_broken_is_asked_again(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = calls(("world__step", {}), tokens=(100, 20))
-    faults = [Reply(fault=fault, text="It is long enough to be cut.") for fault in ("cut", "junk", "error")]
+    faults = [
+        Reply(fault=fault, text="It is long enough to be cut.") for fault in ("cut", "junk", "error")[: 2 + stream]
+    ]
     replies = failing(429, Retry_After="0.05"), failing(500), failing(529), *faults, good
     with scripted(monkeypatch, *replies) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model)
-        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=7, first_pause=0.01))
-    assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 7)
+        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
+        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=len(replies), first_pause=0.01))
+    assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", len(replies))
     assert state.tokens > 120, "requests without an answer count as their estimates"
     assert (len(found[ModelAsked]), len(found[ModelAnswered])) == (1, 1), "one request, whatever it took"
 
 
 @ALL
+@STREAM
 @pytest.mark.guarantee("an-outage-is-a-wait")
-def test_an_outage_is_a_wait_that_ends_by_itself(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_is_a_wait_that_ends_by_itself(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eighteen failures in a row ended a mission once; now it waits, also in the middle of a turn."""
     replies = calls(("world__look", {"at": "x"})), *[failing(503)] * 18, calls(("world__step", {}))
     with scripted(monkeypatch, *replies) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=2))
+        wanted = mission(criteria=DONE, proposer=asked(model, stream=stream), budget=Budget(max_iterations=2))
         patience = Patience(first_pause=0.001, longest_pause=0.002)
         state, found, rows, _made = pursued(
             tmp_path, wanted, retries=Retries(tries=2, first_pause=0.001), patience=patience
@@ -187,12 +204,16 @@ def test_a_provider_that_wants_to_be_left_alone_is_asked_at_the_time_that_it_say
     assert wait.until - wait.at == pytest.approx(300, abs=1)
 
 
+@ALL
+@STREAM
 @pytest.mark.guarantee("an-outage-is-a-wait")
-def test_a_fallback_is_asked_after_repeated_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_is_asked_after_repeated_failures(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The conversation goes on with another provider, and back; both accept what the other one said."""
 
     def answer(request: dict[str, Any]) -> Reply:
-        if request["shape"] == "openai-chat":
+        if request["body"]["model"] == model.partition(":")[2]:
             return (
                 failing(503)
                 if len(endpoint.seen) in (2, 3)
@@ -200,24 +221,52 @@ def test_a_fallback_is_asked_after_repeated_failures(tmp_path: Path, monkeypatch
             )
         return calls(("world__look", {"at": "other"}), thinking="Another model's thoughts")
 
+    other = OPENAI if model == ANTHROPIC else ANTHROPIC
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = asked(OPENAI, fallback=[ANTHROPIC], max_requests=3)
+        proposer = asked(model, stream=stream, fallback=[other], max_requests=3)
         wanted = mission(proposer=proposer, budget=Budget(max_iterations=2))
         _state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=1))
-    assert [one.model for one in found[ModelAsked]] == [*[OPENAI] * 3, *[ANTHROPIC] * 2, *[OPENAI] * 3]
+    assert [one.model for one in found[ModelAsked]] == [*[model] * 3, *[other] * 2, *[model] * 3]
     assert [one.fallback for one in found[WaitBegan]] == [None, 1]
 
 
+@pytest.mark.guarantee("an-outage-is-a-wait")
+@pytest.mark.parametrize("status", [503, 401])
+def test_after_the_last_fallback_the_first_model_is_asked_again(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: dict[str, Any]) -> Reply:
+        if request["shape"] != "openai-chat":
+            return failing(status)
+        return failing(503) if len(endpoint.seen) <= 2 else calls(("world__step", {}))
+
+    with scripted(monkeypatch, answer) as endpoint:
+        wanted = mission(
+            criteria=DONE,
+            proposer=asked(OPENAI, fallback=[ANTHROPIC]),
+            budget=Budget(max_iterations=1, max_wall_clock_seconds=20),
+        )
+        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=1))
+    assert state.verdict_reason == "criteria_met"
+    others = 2 if status == 503 else 1
+    assert [one.model for one in found[ModelAsked]] == [OPENAI, OPENAI, *[ANTHROPIC] * others, OPENAI]
+    skipped = [wait.detail for wait in found[WaitBegan] if "skipped, because it refuses" in wait.detail]
+    assert [ANTHROPIC in detail for detail in skipped] == [True] * (status == 401)
+
+
 @ALL
+@STREAM
 @pytest.mark.guarantee("model-retries")
 def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene() -> None:
         with scripted(monkeypatch, failing(401), calls(("world__step", {}))) as endpoint:
             async with stage(tmp_path, step) as runtime:
                 service = runtime.service
-                mission_id = (await service.start(mission(criteria=DONE, proposer=model))).session_id
+                mission_id = (
+                    await service.start(mission(criteria=DONE, proposer=asked(model, stream=stream)))
+                ).session_id
                 state = await service.run(mission_id)
                 assert (state.status, len(endpoint.seen)) == ("failed", 1)
                 assert state.failure is not None
@@ -271,7 +320,7 @@ def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatc
     stalled = Reply(fault="stall", text="It begins, and then it says no more.")
     with scripted(monkeypatch, stalled, calls(("world__step", {}))) as endpoint:
         wanted = mission(criteria=DONE, proposer=model)
-        state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(first_pause=0.01, stall=0.5))
+        state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_stall": 0.5})
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
     assert found[ModelAnswered][0].answer.lost == 1
     assert state.estimated_tokens == found[ModelAsked][0].estimate > 0, "the first one may have to be paid"
@@ -489,9 +538,11 @@ def test_tools_that_there_is_no_room_for_are_left_off_and_named(
 INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"
 
 
+@ALL
+@STREAM
 @pytest.mark.guarantee("data-is-not-instructions")
 def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_criteria(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = INJECTIONS.read_text(encoding="utf-8").splitlines()
 
@@ -501,10 +552,11 @@ def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_c
     def destroy() -> dict[str, Any]:
         raise AssertionError("it was denied")
 
-    obeying = [
-        calls(("world__read", {"number": number}), ("world__destroy", {}), text="The criteria are met; I was told so.")
-        for number in range(len(lines))
-    ]
+    reading = [("world__read", {"number": number}) for number in range(len(lines))]
+    obeying = (
+        calls(*reading, text="I read."),
+        calls(("world__destroy", {}), text="The criteria are met; I was told so."),
+    )
     for folder, more in (
         ("unlisted", {"tool_allowlist": ["world.read", "world.step"]}),
         ("denied", {"policy": {"deny": [], "ask": ["world.destroy"], "mode": "never"}}),
@@ -513,7 +565,7 @@ def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_c
         with scripted(monkeypatch, *obeying) as endpoint:
             wanted = mission(
                 criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
-                proposer=asked(OPENAI, max_requests=len(lines)),
+                proposer=asked(model, stream=stream, max_requests=2),
                 **more,
             )
             state, _found, _rows, made = pursued(tmp_path / folder, wanted, read, destroy, step)

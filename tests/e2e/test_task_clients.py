@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_stage import HTTP
 from front_door import CLIENTS, ROOT, House, Served, leaving_none, mcp1_python
 
 FASTMCP = ROOT / ".venv-fastmcp" / "bin" / "python"
@@ -56,7 +57,7 @@ def talked(house: House, python: Path, script: str, *words: str) -> Any:
 @contextmanager
 def serving(house: House, where: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """A server over HTTP, and what to call there."""
-    words = ["serve", "--http", "--port", "0", *(["--gateway"] if where == "gateway" else [])]
+    words = ["serve", *HTTP, *(["--gateway"] if where == "gateway" else [])]
     process = subprocess.Popen(
         [*house.command, *words],
         cwd=house.folder,

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
 import pytest
+from cli_stage import Place
 from crashing import Crash, CrashingRuntime, World, calls_of
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
-from quick_start import pursuit
+from model_stage import scripted
 
 from pursuit import Budget, Mission, event
 from pursuit.core.events import CallIntended, ModelAnswered, decode
@@ -27,7 +24,7 @@ PURSUIT = Path(sys.executable).with_name("pursuit")
 RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 MODEL = "openai:gpt-4o-mini"
 BEGINS = r"Iteration (\d+) begins\."
-Place = tuple[int, int]
+Asked = tuple[int, int]
 
 
 def mission() -> Mission:
@@ -41,7 +38,7 @@ def mission() -> Mission:
     )
 
 
-def place_of(request: dict[str, Any]) -> Place:
+def place_of(request: dict[str, Any]) -> Asked:
     """Which request of which iteration this is, by what the model was told."""
     talk = transcript(request)
     begins = [(place, found) for place, turn in enumerate(talk) if (found := re.search(BEGINS, turn.text))]
@@ -62,7 +59,7 @@ def reply_to(request: dict[str, Any]) -> Reply:
             return calls(("do_nothing", {"why": "enough"}), tokens=(10, 4))
 
 
-async def answers_in(ledger: Any, mission_id: str) -> Counter[Place]:
+async def answers_in(ledger: Any, mission_id: str) -> Counter[Asked]:
     events = [decode(one.type, one.body) for one in await ledger.read(mission_id)]
     return Counter((one.iteration, one.attempt) for one in events if isinstance(one, ModelAnswered))
 
@@ -112,9 +109,7 @@ async def crash_and_restart(folder: Path, endpoint: ModelEndpoint, at: int, when
 def test_an_answer_in_the_ledger_is_never_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Literal["before", "after"]
 ) -> None:
-    with ModelEndpoint(reply_to) as endpoint:
-        for name, value in endpoint.environment.items():
-            monkeypatch.setenv(name, value)
+    with scripted(monkeypatch, reply_to) as endpoint:
 
         async def rounds() -> int:
             _, writes = await first_run(tmp_path / "whole" / "ledger.db", World(), None, when)
@@ -148,84 +143,85 @@ event_name = "never"
 
 
 class Killed:
-    """The real command on a mission file, killed when the ledger or the endpoint says so."""
+    """The real command on a mission file, killed when the ledger or the endpoint says so; the rest in this process."""
 
     def __init__(self, folder: Path, endpoint: ModelEndpoint, model: str) -> None:
-        self.folder, self.endpoint = folder, endpoint
-        self.state = folder / ".pursuit" / "ledger.db"
+        self.endpoint = endpoint
         self.record = folder / "record"
         self.record.touch()
-        (folder / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=self.record))
-        (folder / "mission.toml").write_text(FILE.replace("MODEL", model))
-        out, _ = self.pursuit("start", "mission.toml", "--json", by=pursuit()).communicate(timeout=180)
-        self.mission_id = json.loads(out)["session_id"]
+        self.place = Place(folder)
+        self.place.write("pursuit.toml", CONFIG.format(recorder=RECORDER, record=self.record))
+        self.place.write("mission.toml", FILE.replace("MODEL", model))
+        self.mission_id = self.place.json("start", "mission.toml")["session_id"]
 
-    def pursuit(self, *words: str, by: Sequence[str] = (str(PURSUIT),)) -> subprocess.Popen[str]:
+    def resume(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*by, *words],
-            cwd=self.folder,
-            env={**os.environ, **self.endpoint.environment},
-            stdout=subprocess.PIPE,
+            [str(PURSUIT), "resume", self.mission_id],
+            cwd=self.place.folder,
+            env=self.place.environment,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
-            text=True,
         )
 
     async def kill_at(self, kind: type[Any]) -> None:
         """Resumes the mission, and kills the process once an event of this kind is in the ledger."""
-        process = self.pursuit("resume", self.mission_id)
-        ledger = SqliteLedger.open(self.state)
+        process = self.resume()
+        ledger = SqliteLedger.open(self.place.ledger)
         try:
             with anyio.fail_after(180):
                 async for stored in ledger.watch(self.mission_id, 0):
                     if isinstance(decode(stored.type, stored.body), kind):
                         break
         finally:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+            process.kill()
+            process.wait()
             await ledger.close()
 
     def kill_at_request(self, count: int) -> None:
         """Resumes the mission, and kills the process once the endpoint has seen so many requests."""
-        process = self.pursuit("resume", self.mission_id)
+        process = self.resume()
         try:
             assert all(self.endpoint.arrived.acquire(timeout=180) for _ in range(count))
         finally:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+            process.kill()
+            process.wait()
 
-    def finish(self) -> int:
-        process = self.pursuit("resume", self.mission_id, by=pursuit())
-        process.communicate(timeout=180)
-        return process.returncode
+    def finish(self) -> None:
+        self.place.ask("resume", self.mission_id, code=3)
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[Asked]:
         return [place_of(request) for request in self.endpoint.seen]
 
     def steps(self) -> list[str]:
         return [line.split()[1] for line in self.record.read_text().splitlines() if line.startswith("step")]
 
 
+@pytest.mark.soak
 @pytest.mark.guarantee("answers-are-paid-once")
-def test_killed_between_answer_and_execution_it_asks_no_second_time(tmp_path: Path) -> None:
+def test_killed_between_answer_and_execution_it_asks_no_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = calls(("rec__step", {"key": "a", "ms": 60_000}), ("rec__step", {"key": "b", "ms": 1}), thinking="Slowly.")
-    with ModelEndpoint(slow, calls(("rec__step", {"key": "c", "ms": 1})), Reply(text="Enough.")) as endpoint:
+    with scripted(monkeypatch, slow, calls(("rec__step", {"key": "c", "ms": 1})), Reply(text="Enough.")) as endpoint:
         run = Killed(tmp_path, endpoint, "anthropic:claude-haiku-4-5")
         anyio.run(run.kill_at, CallIntended)
         assert run.places() == [(0, 0)]
-        assert run.finish() == 3
+        run.finish()
         assert run.places() == [(0, 0), (0, 1), (0, 2), (1, 0)], "no second request for the first answer"
         assert "b" in run.steps(), "the rest of the first answer was carried out"
         assert run.steps().count("a") <= 1
 
 
 @pytest.mark.guarantee("answers-are-paid-once")
-def test_killed_in_the_middle_of_a_stream_it_asks_for_that_answer_alone(tmp_path: Path) -> None:
+def test_killed_in_the_middle_of_a_stream_it_asks_for_that_answer_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stalled = Reply(fault="stall", text="It begins to answer, and then the process is killed.")
     replies = calls(("rec__step", {"key": "a", "ms": 1})), stalled, Reply(text="Enough.")
-    with ModelEndpoint(*replies) as endpoint:
+    with scripted(monkeypatch, *replies) as endpoint:
         run = Killed(tmp_path, endpoint, "openai-responses:gpt-4o-mini")
         run.kill_at_request(2)
         assert run.places() == [(0, 0), (0, 1)]
-        assert run.finish() == 3
+        run.finish()
         assert run.places() == [(0, 0), (0, 1), (0, 1), (1, 0)], "what was answered is not asked again"

@@ -158,7 +158,7 @@ def test_toml_is_what_our_loaders_take(block: Block, tmp_path: Path) -> None:
         (tmp_path / "pursuit.toml").write_text(block.text, encoding="utf-8")
         configuration = load_configuration(tmp_path / "pursuit.toml")
         given = (configuration.servers, configuration.commands, configuration.notify, configuration.schedules)
-        ruled = configuration.policy.rules or configuration.limits.callers
+        ruled = configuration.policy.rules or configuration.limits.callers or configuration.oauth
         assert any(given) or ruled or configuration.channels != USUAL_CHANNELS
 
 

@@ -60,6 +60,8 @@ target = 1
 proposer = { kind = "script", script = "problem.submit_final(x=1)" }
 """
 
+ISSUER = '[serve.oauth]\nissuer = "https://evil.example"\n'
+
 Files = dict[str, str]
 WITH_SERVER, WITH_CHECK = MISSION.format(criterion=EVENT) + SERVER, MISSION.format(criterion=CHECK)
 WITH_NAMED = MISSION.format(criterion=NAMED)
@@ -81,6 +83,7 @@ ATTACKS: list[tuple[str, Files, list[str]]] = [
 LATER: list[tuple[str, Files, list[str]]] = [
     ("a server is served", {"pursuit.toml": SERVER}, ["serve", "--gateway"]),
     ("a client gets the configuration", {"pursuit.toml": SERVER}, ["install", "cursor"]),
+    ("an issuer is believed", {"pursuit.toml": ISSUER}, ["serve", "--http", "--port", "0"]),
     ("a problem is served", {"problem.toml": PROBLEM}, ["problem", "serve", "./problem.toml"]),
 ]
 
@@ -115,6 +118,7 @@ CHANGES: list[tuple[str, Callable[[str], str]]] = [
     ("a command", lambda text: text + COMMANDS),
     ("a check", lambda text: text + CHECKS),
     ("an address", lambda text: text + '[servers.web]\nurl = "http://127.0.0.1:9/mcp"\n'),
+    ("an issuer", lambda text: text + ISSUER),
     ("a model", lambda text: 'model = "openai:gpt"\n' + text),
 ]
 

@@ -60,6 +60,7 @@ def refused(shape: Shape, status: int, message: str) -> Json:
     kinds = {400: "invalid_request_error", 401: "invalid_request_error", 429: "rate_limit_exceeded"}
     codes = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
     kind, code = kinds.get(status, "server_error"), codes.get(status)
+    code = "context_length_exceeded" if "is too long" in message else code
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 

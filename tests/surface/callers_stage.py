@@ -17,11 +17,14 @@ from plain_http import post
 
 from pursuit import Runtime
 from pursuit.config.configuration import load_configuration
+from pursuit.server.access import MISSIONS, UPSTREAM
 from pursuit.server.bind import HttpBinding
 from pursuit.server.gateway.server import Gateway, open_gateway
 from pursuit.server.gateway.upstreams import GatewayOptions
 from pursuit.server.http import serve_http
 from pursuit.server.missions.server import mission_server
+from pursuit.server.oauth import KeySettings, OAuth
+from pursuit.server.operator_api import approval_routes
 from pursuit.server.tokens import Tokens
 
 NAMES = ("guest", "reader", "other")
@@ -111,9 +114,17 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, config: str, *, gateway: bool = False, shown: dict[str, str] | None = None
+    folder: Path,
+    config: str,
+    *,
+    gateway: bool = False,
+    shown: dict[str, str] | None = None,
+    keys: KeySettings | None = None,
 ) -> AsyncIterator[Served]:
-    """Serves missions, or a gateway, with this configuration to the callers in `NAMES`; their tokens may be `shown`."""
+    """Serves missions, or a gateway, with this configuration to the callers in `NAMES`, and to those of an issuer.
+
+    Their tokens may be `shown`.
+    """
     path = folder / "pursuit.toml"
     path.write_text(config, encoding="utf-8")
     tokens, world = Tokens.beside(folder / "ledger.db"), World()
@@ -125,13 +136,16 @@ async def serving(
         urls.append(url)
         told.set()
 
-    runtime = Runtime(state=folder / "ledger.db", config=load_configuration(path), servers={"world": world.server})
+    loaded = load_configuration(path)
+    oauth = None if loaded.oauth is None else OAuth(loaded.oauth, keys)
+    runtime = Runtime(state=folder / "ledger.db", config=loaded, servers={"world": world.server})
     async with runtime, anyio.create_task_group() as tasks:
         opened = open_gateway(runtime, GatewayOptions(alone=False)) if gateway else mission_server(runtime)
         async with opened as found:
             server = await found.server() if isinstance(found, Gateway) else found
-            door = HttpBinding(host="127.0.0.1", port=0, tokens=tokens)
-            tasks.start_soon(partial(serve_http, server, door, listening=listening))
+            door = HttpBinding(host="127.0.0.1", port=0, tokens=tokens, oauth=oauth)
+            rules, routes = UPSTREAM if gateway else MISSIONS, approval_routes(runtime.service, tokens, oauth)
+            tasks.start_soon(partial(serve_http, server, door, routes=routes, rules=rules, listening=listening))
             await told.wait()
             yield Served(url=urls[0], runtime=runtime, tokens=tokens, shown=shown, world=world)
             tasks.cancel_scope.cancel()

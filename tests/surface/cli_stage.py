@@ -94,6 +94,10 @@ class _Terminal(io.StringIO):
         return True
 
 
+HTTP = ("--http", "--port", "0", "--no-token")
+"""The options of a server over HTTP for clients that have an address and no token."""
+
+
 class Place:
     """A folder with its own ledger, in which commands are run as processes."""
 

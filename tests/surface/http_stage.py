@@ -88,7 +88,7 @@ class Stage:
         async def serve(scope: anyio.CancelScope) -> None:
             with scope:
                 given = {"host": "127.0.0.1", "port": 0, **self.options, **options}
-                names = given.keys() & {"host", "port", "allowed_hosts"}
+                names = given.keys() & {"host", "port", "allowed_hosts", "unix_socket"}
                 door = HttpBinding(tokens=tokens, **{name: given.pop(name) for name in names})
                 await serve_http(self.server, door, **given, listening=listening)
 

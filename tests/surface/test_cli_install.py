@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pursuit.cli.client_file import drop_member, read_file, set_member, write_file
 from pursuit.cli.install import CLIENTS, this_command, user_file
 from pursuit.errors import Conflict
+from pursuit.server.tokens import Tokens
 
 MAC = "Library/Application Support"
 USER_FILES = {
@@ -110,6 +111,41 @@ def test_for_a_project_the_file_lies_in_its_folder(place: Place, client: str) ->
     assert found == {KEYS[client]: {"pursuit": entry(client)}}
     assert "paths of this machine" in notes
     assert not (home(place) / USER_FILES[client][sys.platform == "darwin"]).exists()
+
+
+HTTP_ENTRY = {"url": "http://127.0.0.1:8765/mcp", "headers": {"Authorization": "Bearer [token]"}}
+
+
+@pytest.mark.parametrize("client", sorted(PROJECT_FILES))
+def test_for_http_the_entry_has_the_address_and_the_token_and_no_output_shows_it(place: Place, client: str) -> None:
+    place.configured()
+    path = home(place) / USER_FILES[client][sys.platform == "darwin"]
+    kind = {"type": "http"} if client in TYPED else {}
+    tokens = Tokens.beside(place.ledger)
+    assert place.json("install", client, "--http", "--dry-run")["entry"] == {**kind, **HTTP_ENTRY}
+    assert not tokens.path.exists()
+    out, notes = place.ask("install", client, "--http")
+    token, made = tokens.local()
+    assert (made, token in out + notes, "uses: http://127.0.0.1:8765/mcp" in out) == (False, False, True)
+    written = json.loads(path.read_text("utf-8"))[KEYS[client]]["pursuit"]
+    assert written == {**kind, **HTTP_ENTRY, "headers": {"Authorization": f"Bearer {token}"}}
+    assert place.json("install", client, "--http")["action"] == "unchanged"
+    moved = place.json("install", client, "--http", "--port", "9000")
+    assert (moved["action"], moved["entry"]["url"]) == ("updated", "http://127.0.0.1:9000/mcp")
+    assert "starts no command" in place.ask("install", client, code=2)[1]
+
+
+def test_for_http_what_cannot_be_is_refused_and_makes_no_token(place: Place) -> None:
+    place.configured()
+    for words, reason in (
+        (["claude-desktop", "--http"], "starts its servers itself"),
+        (["cursor", "--http", "--project"], "must not be in a project's file"),
+    ):
+        assert reason in place.ask("install", *words, code=2)[1]
+    cursor(place, "{ // mine\n}")
+    said = place.ask("install", "cursor", "--http", code=2)[1]
+    assert "Bearer [token]" in said
+    assert not Tokens.beside(place.ledger).path.exists()
 
 
 def test_what_is_written_runs_this_pursuit(place: Place) -> None:

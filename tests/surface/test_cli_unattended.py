@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cli_stage import Place, recorded, until, until_marked
+from cli_stage import HTTP, Place, recorded, until, until_marked
 
 PRINT = "print('one line')"
 TELL = "import sys, pathlib; pathlib.Path('told.json').write_text(sys.stdin.read())"
@@ -44,7 +44,7 @@ def test_serve_starts_what_is_due_and_tells_that_it_has_ended(tmp_path: Path) ->
     place.write("pursuit.toml", CONFIGURATION)
     (row,) = place.json("schedule", "list")["schedules"]
     assert (row["name"], row["overlap"], "last_run" in row) == ("default", "skip", False)
-    served = place.begin("serve", "--http", "--port", 0, fresh=False)
+    served = place.begin("serve", *HTTP, fresh=False)
     until((tmp_path / "told.json").exists)
     assert served.end(signal.SIGTERM)[0] == 0
     (row,) = place.json("schedule", "list")["schedules"]

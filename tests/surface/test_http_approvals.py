@@ -210,7 +210,7 @@ def test_a_revoked_or_unreadable_token_is_refused_at_once(tmp_path: Path, caplog
 def test_the_mcp_endpoint_is_what_it_was_beside_the_routes(tmp_path: Path) -> None:
     async def scene(desk: Desk) -> None:
         async with http() as wire:
-            for path in ("/", "/mcp", "/elsewhere", "/approvals/", "/approvals/a/b"):
+            for path in ("/mcp", "/elsewhere", "/approvals/", "/approvals/a/b"):
                 answer = await wire.get(desk.url(path))
                 assert (answer.status_code, "code" in answer.text) == (401, False), path
         for token, name in ((desk.client, "laptop"), (desk.operator, "alice")):

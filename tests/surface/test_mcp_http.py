@@ -165,7 +165,7 @@ def test_a_request_without_a_good_token_is_401(tokens: Tokens) -> None:
                 assert answer.status_code == 401, value
                 assert answer.headers["www-authenticate"].startswith("Bearer")
             async with http() as wire:
-                for path in ("/", "/mcp", "/elsewhere"):
+                for path in ("/mcp", "/elsewhere"):
                     assert (await wire.get(f"http://{stage.netloc}{path}")).status_code == 401
                 modern = {**HEADERS, "MCP-Protocol-Version": "2026-07-28"}
                 assert (await wire.post(stage.url, json={}, headers=modern)).status_code == 401
@@ -254,7 +254,8 @@ def test_a_browser_is_shown_no_traceback() -> None:
 def test_the_front_page_says_where_the_endpoint_is(tokens: Tokens) -> None:
     async def main() -> None:
         stage = Stage()
-        async with stage.serving(tokens), http(tokens.make("laptop")) as wire:
+        tokens.make("laptop")
+        async with stage.serving(tokens), http() as wire:
             answer = await wire.get(f"http://{stage.netloc}/")
             assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
             assert f"Its endpoint is {stage.url}." in answer.text
@@ -301,8 +302,8 @@ async def _closed_during_a_call(stage: Stage, era: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "2001:db8::7", "0"])
 def test_other_machines_are_not_let_in_without_a_token(host: str, tokens: Tokens) -> None:
-    for given in (None, tokens):
-        with pytest.raises(InvalidArgument, match="pursuit token"):
+    for given, words in ((None, "clients need no token"), (tokens, "there is no token yet")):
+        with pytest.raises(InvalidArgument, match=f"{words}; make one with `pursuit token`"):
             check_bind(host, given)
     tokens.make("laptop")
     check_bind(host, tokens)

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from cli_stage import Place
+from cli_stage import HTTP, Place
 from engine_stage import mission, repeat
 from mcp import Client
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
@@ -185,7 +185,7 @@ def test_the_command_serves_it_over_http_and_says_what_is_wrong_at_once(tmp_path
     own, other = anyio.run(two_missions, place.ledger.parent)
     assert f"no mission '{UNKNOWN}'" in place.ask("serve", "--mission", UNKNOWN, code=2)[1]
     assert "does not go with --gateway" in place.ask("serve", "--mission", own, "--gateway", code=2)[1]
-    running = place.begin("serve", "--http", "--port", 0, "--mission", own, fresh=False)
+    running = place.begin("serve", *HTTP, "--mission", own, fresh=False)
     try:
         url = json.loads(running.until("listening"))["url"]
 

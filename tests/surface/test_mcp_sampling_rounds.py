@@ -12,6 +12,7 @@ from mcp_types import (
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    CreateMessageResultWithTools,
     InputRequiredResult,
 )
 from sampling_stage import (
@@ -20,12 +21,15 @@ from sampling_stage import (
     calls,
     done,
     mission,
+    says,
     world,
 )
 from tasks_stage import EXTENSION, FIRST, GENERATIONS, SECOND, Caller
 
 from pursuit.core.events import ModelAnswered, ModelAsked
 from pursuit.server.tasks.promotion import PromotionSettings
+
+STEP = [{"type": "tool_use", "id": "0", "name": "world__step", "input": {"amount": 1}}]
 
 
 def test_an_operator_who_stops_it_meanwhile_wins(tmp_path: Path) -> None:
@@ -100,6 +104,32 @@ def test_a_repeated_a_contradicting_and_a_simultaneous_answer_change_nothing(tmp
             assert late.structured_content == last.structured_content and here.taken[-1] == 9
             answered = await here.events(name, ModelAnswered)
             assert [(one.iteration, one.attempt) for one in answered] == [(0, 0), (1, 0), (2, 0)]
+
+    anyio.run(main)
+
+
+def test_a_summary_and_the_turn_after_it_are_two_questions(tmp_path: Path) -> None:
+    def answer(question: Any) -> Any:
+        if "about to be cut" in str(question):
+            return says("SUMMARY")
+        return CreateMessageResultWithTools.model_validate(
+            {**calls(1).model_dump(by_alias=True), "content": [{"type": "text", "text": "word " * 800}, *STEP]}
+        )
+
+    async def main() -> None:
+        async with world(tmp_path) as here, here.client(MODERN, "native", lambda _at: calls(1)) as client:
+            name = await begun(client, steps=9, proposer={"kind": "sampling", "window": 8_000, "max_tokens": 500})
+            asked, names = await leg(client, name, count=20), []
+            while isinstance(asked, InputRequiredResult) or asked.structured_content["status"] == "waiting":
+                if not isinstance(asked, InputRequiredResult):
+                    asked = await leg(client, name, count=20)
+                    continue
+                ((question, said),) = (asked.input_requests or {}).items()
+                names.append(question)
+                asked = await leg(client, name, (asked, {question: answer(said)}), count=20)
+            assert asked.structured_content["status"] == "completed"
+            assert sum("summary" in one for one in names) >= 2
+            assert len(set(names)) == len(names)
 
     anyio.run(main)
 

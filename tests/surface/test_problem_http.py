@@ -191,20 +191,28 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 def test_the_command_serves_over_http_with_the_options_of_serve(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
-    for word in (("--port", "8765"), ("--host", "127.0.0.1"), ("--allow-host", "x"), ("--require-token",)):
+    for word in (
+        ("--port", "8765"),
+        ("--host", "127.0.0.1"),
+        ("--allow-host", "x"),
+        ("--require-token",),
+        ("--no-token",),
+    ):
         for command in (("problem", "serve", "pangram"), ("serve",)):
             assert f"{word[0]}: goes with --http" in place.ask(*command, *word, code=2)[1]
+            refused = place.ask(*command, *word, "--socket", "x", code=2)[1]
+            assert f"{word[0]}: does not go with --socket" in refused
     assert "--host: goes with --http" in place.ask("problem", "serve", "pangram", "--host", "0.0.0.0", code=2)[1]
     assert "no token" in place.ask("problem", "serve", "pangram", "--http", "--host", "0.0.0.0", code=2)[1]
     running = place.begin("problem", "serve", "pangram", "--http", "--port", 0, "--json", fresh=False)
     said = ""
     while not said.rstrip().endswith("}"):
         said += running.answer.get(timeout=60)
-    url = json.loads(said)["url"]
+    url, token = json.loads(said)["url"], json.loads(said)["token"]
 
     async def main() -> None:
         for era in ERAS:
-            async with client(f"{url}?client={era}", era) as agent:
+            async with client(f"{url}?client={era}", era, token) as agent:
                 taken = await agent.call_tool("submit_final", {"answer": "Waltz"})
                 assert not taken.is_error and taken.structured_content is not None
 

@@ -14,6 +14,14 @@ from cli_stage import Place
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.server.tokens import Tokens
 
+LOCAL = """
+import sys
+from pathlib import Path
+from pursuit.server.tokens import Tokens
+print("ready", flush=True)
+sys.stdin.readline()
+print(*Tokens(Path(sys.argv[1])).local())
+"""
 MAKE_MANY = """
 import sys
 from pathlib import Path
@@ -116,6 +124,34 @@ def test_two_processes_at_once_lose_no_token(tokens: Tokens) -> None:
     assert len(tokens.names()) == 2 * each
     for name, printed in zip(("a", "b"), made, strict=True):
         assert [tokens.owner(token) for token in printed] == [f"{name}-{number}" for number in range(each)]
+
+
+def test_two_processes_at_once_make_one_token_for_the_user_of_this_machine(tokens: Tokens) -> None:
+    words = [sys.executable, "-c", LOCAL, str(tokens.path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen[str](words, **pipes) for _ in "ab"]
+    said = [process.communicate(timeout=60)[0].split() for process in _at_once(processes)]
+    assert {token for token, _ in said} == {tokens.local_file.read_text(encoding="utf-8").strip()}
+    assert sorted(made for _, made in said) == ["False", "True"]
+    assert [row["name"] for row in tokens.names()] == ["local"]
+
+
+def test_the_token_of_this_machines_user_is_kept_in_a_private_file_and_follows_its_changes(tokens: Tokens) -> None:
+    tokens.make("boss", operator=True)
+    first = tokens.local_if_needed()
+    assert first is not None and role(tokens, first) == ("local", False)
+    assert stat.S_IMODE(tokens.local_file.stat().st_mode) == 0o600
+    assert (tokens.local_if_needed(), tokens.local()) == (None, (first, False))
+    second = tokens.rotate("local")
+    assert tokens.local() == (second, False)
+    tokens.rotate("boss")
+    assert tokens.local() == (second, False)
+    tokens.revoke("local")
+    assert not tokens.local_file.exists()
+    tokens.make("local")
+    tokens.local_file.write_bytes(b"\xff")
+    third, made = tokens.local()
+    assert (made, tokens.owner(third)) == (True, "local-2")
 
 
 def _at_once(processes: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]:

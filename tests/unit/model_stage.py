@@ -14,6 +14,7 @@ from model_endpoint import ModelEndpoint, Reply
 from pursuit import Mission, metric
 from pursuit.core.events import (
     CallRefused,
+    ConversationCompacted,
     IterationProposed,
     ModelAnswered,
     ModelAsked,
@@ -30,6 +31,7 @@ OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
 RESPONSES = "openai-responses:gpt-4o-mini"
 BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 ALL = pytest.mark.parametrize("model", [OPENAI, RESPONSES, ANTHROPIC])
+STREAM = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 QUICK = Retries(first_pause=0.01)
 PATIENCE = Patience(first_pause=0.05, longest_pause=0.2)
 DONE = [metric("steps") >= 1]
@@ -58,6 +60,7 @@ def quickly(service: Service, retries: Retries = QUICK, patience: Patience = PAT
     choice = service.driver.proposer_for
     assert isinstance(choice, Choice)
     assert isinstance(choice.models, Providers)
+    retries = replace(retries, stall=min(retries.stall, choice.models.retries.stall))
     choice = replace(choice, models=replace(choice.models, retries=retries), patience=patience)
     driver = replace(service.driver, proposer_for=choice, ready=choice.ready)
     return replace(service, models=choice.models, driver=driver)
@@ -67,6 +70,7 @@ def pursued(
     folder: Path,
     wanted: Mission,
     *tools: Callable[..., Any],
+    servers: dict[str, Any] | None = None,
     settings: dict[str, float] | None = None,
     retries: Retries = QUICK,
     patience: Patience = PATIENCE,
@@ -74,11 +78,14 @@ def pursued(
     """The state at the end, the events by kind, the iterations, and every call with its outcome."""
 
     async def scene() -> Any:
-        async with stage(folder, *(tools or (step, look)), settings=settings) as runtime:
+        async with stage(folder, *(tools or (step, look)), servers=servers, settings=settings) as runtime:
             service = quickly(runtime.service, retries, patience)
             started = await service.start(wanted)
             state = await service.run(started.session_id)
-            kinds = (ModelAsked, ModelAnswered, IterationProposed, TurnContinued, CallRefused, WaitBegan)
+            kinds = (
+                *(ModelAsked, ModelAnswered, ConversationCompacted, IterationProposed),
+                *(TurnContinued, CallRefused, WaitBegan),
+            )
             found = {kind: await events_of(runtime, started.session_id, kind) for kind in kinds}
             rows = await history(runtime, started.session_id)
             return state, found, rows, await outcomes(runtime, started.session_id)

@@ -210,9 +210,10 @@ def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
     if edit.name not in servers:
         return "added", set_member(text, edit.within, edit.name, edit.entry)
     table = as_table(old)
-    if table is None or "url" in table:
+    if table is None or ("url" in table) != ("url" in edit.entry):
+        kind_of = "starts a command" if "url" in edit.entry and table is not None else "starts no command"
         raise InvalidArgument(
-            f"{file.path} has an entry {edit.name!r} already, which starts no command; nothing was changed. "
+            f"{file.path} has an entry {edit.name!r} already, which {kind_of}; nothing was changed. "
             "Give another --name, or remove it with --remove",
             file=str(file.path),
         )

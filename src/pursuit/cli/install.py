@@ -18,16 +18,21 @@ import typer
 
 from pursuit.cli.console import Screen, clean
 from pursuit.cli.context import Context, command
+from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT
 
 if TYPE_CHECKING:
     from pursuit.cli.client_file import ClientFile
+    from pursuit.server.tokens import Tokens
 
 PANEL = "Start"
 HELP = (
     "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor.\n\n"
     "Adds one entry to the client's own configuration file. The entry starts `pursuit serve` with the configuration "
-    "and the ledger of this folder. The rest of the file stays as it is, and a backup of it is kept beside it."
+    "and the ledger of this folder; with --http it has the address and the token of `pursuit serve --http`. The rest "
+    "of the file stays as it is, and a backup of it is kept beside it."
 )
+ENDPOINT = "/mcp"
+HIDDEN = "[token]"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 app = typer.Typer()
@@ -51,11 +56,21 @@ class Client:
     typed: bool
     then: str
     then_project: str | None = None
+    http: bool = True
 
     def entry(self, argv: Sequence[str]) -> dict[str, Any]:
         """The entry for a server that is started with these words and talks over its standard streams."""
         kind = {"type": "stdio"} if self.typed else {}
         return {**kind, "command": argv[0], "args": list(argv[1:])}
+
+    def http_entry(self, port: int, token: str) -> dict[str, Any]:
+        """The entry for a server that runs already, on this port of this machine."""
+        kind = {"type": "http"} if self.typed else {}
+        return {
+            **kind,
+            "url": f"http://{DEFAULT_HOST}:{port}{ENDPOINT}",
+            "headers": {"Authorization": f"Bearer {token}"},
+        }
 
 
 CLIENTS: Mapping[str, Client] = {
@@ -70,6 +85,7 @@ CLIENTS: Mapping[str, Client] = {
             servers_key="mcpServers",
             typed=False,
             then="quit Claude Desktop and start it again",
+            http=False,
         ),
         Client(
             name="claude-code",
@@ -150,6 +166,10 @@ def install(
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the entry.")] = False,
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the server in the client.")] = "pursuit",
+    http: Annotated[
+        bool, typer.Option("--http", help="Use the server that `pursuit serve --http` runs, with its token.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="With --http: the server's port.")] = DEFAULT_PORT,
     file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The client's configuration file, if it is not in its usual place."),
@@ -159,12 +179,20 @@ def install(
     from pursuit.cli.client_file import Edit, plan, read_file, write_file
 
     screen = context.screen
-    known = _checked(client, name=name, project=project, file=file)
+    known = _checked(client, name=name, project=project, file=file, http=http)
     target = read_file(_target(known, project=project, file=file))
-    entry = None if remove else known.entry(_server_command(context, target))
-    if entry is not None and not dry_run:
-        context.trust_here(schedules=True)  # the client starts the server where no person can be asked
+    entry = None
+    if http and not remove:
+        entry = known.http_entry(port, HIDDEN)
+    elif not remove:
+        entry = known.entry(_server_command(context, target))
+        if not dry_run:
+            context.trust_here(schedules=True)  # the client starts the server where no person can be asked
     action, text = plan(target, Edit(within=known.servers_key, name=name, entry=entry))
+    if entry is not None and http and not dry_run:
+        # Once more with the token, which no error above shows, and which is made only for a file that can be written.
+        secret = known.http_entry(port, _tokens(context).local()[0])
+        action, text = plan(target, Edit(within=known.servers_key, name=name, entry=secret))
     new_folder = not target.path.parent.exists()
     backup = None if dry_run or action == "unchanged" else write_file(target, text)
     answer: dict[str, Any] = {
@@ -185,7 +213,13 @@ def install(
         screen.note(f"note: {target.path.parent} was not there; is {known.title} installed?")
 
 
-def _checked(client: str, *, name: str, project: bool, file: Path | None) -> Client:
+def _tokens(context: Context) -> Tokens:
+    from pursuit.server.tokens import Tokens
+
+    return Tokens.beside(context.ledger_path())
+
+
+def _checked(client: str, *, name: str, project: bool, file: Path | None, http: bool) -> Client:
     """The client of this name; raises `ValidationFailed` with every fault of the command line."""
     from pursuit.core.base_model import nearest
     from pursuit.errors import Fault, ValidationFailed
@@ -201,6 +235,10 @@ def _checked(client: str, *, name: str, project: bool, file: Path | None) -> Cli
         faults.append(Fault(field="--project", reason="and --file both name the file; give one of the two"))
     elif project and known is not None and known.project_file is None:
         faults.append(Fault(field="--project", reason=f"{known.title} has no configuration for a folder"))
+    if http and project:
+        faults.append(Fault(field="--http", reason="writes your token, which must not be in a project's file"))
+    if http and known is not None and not known.http:
+        faults.append(Fault(field="--http", reason=f"{known.title} starts its servers itself; install without --http"))
     if known is None or faults:
         count = len(faults)
         raise ValidationFailed(faults, f"{count} fault{'' if count == 1 else 's'}; nothing was changed")
@@ -270,7 +308,10 @@ def _show(screen: Screen, client: Client, answer: dict[str, Any], *, project: bo
         screen.fact("next", f"{client.title} forgets it when it starts again")
         return
     screen.fact(answer["action"], answer["name"])
-    screen.fact("runs", shlex.join([entry["command"], *entry["args"]]))
+    if "url" in entry:
+        screen.fact("uses", entry["url"])
+    else:
+        screen.fact("runs", shlex.join([entry["command"], *entry["args"]]))
     screen.fact("next", (project and client.then_project) or client.then)
     if project:
         screen.note("note: the entry holds paths of this machine; it does not work for others who share this folder")

@@ -141,7 +141,8 @@ def serve(
     host: serving.HostOption = serving.DEFAULT_HOST,
     port: serving.PortOption = serving.DEFAULT_PORT,
     allow_host: serving.AllowHostOption = None,
-    require_token: serving.RequireTokenOption = False,
+    require_token: serving.RequireTokenOption = True,
+    socket: serving.SocketOption = None,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error (default: warning, with --http info).")
     ] = None,
@@ -157,16 +158,19 @@ def serve(
     from pursuit.server import logs
     from pursuit.server.problems.server import ProblemOptions
 
-    if not http and (faults := serving.without_http(context)):
+    if faults := serving.transport_faults(context, http=http, socket=socket):
         raise ValidationFailed(faults, "wrong options; nothing was served")
-    logs.configure(log_level or ("info" if http else "warning"), "text")
+    over_http = http or socket is not None
+    logs.configure(log_level or ("info" if over_http else "warning"), "text")
     problem = find_problem(problem_id, directory or ())
     if not trust:
         context.require_trust(*workspaces_of(problem))
     attempt_id = check_attempt(context, problem, attempt, label=label, mission=mission)
     door = None
-    if http:
-        door = serving.http_door(context, host=host, port=port, allow_host=allow_host, require_token=require_token)
+    if over_http:
+        door = serving.http_door(
+            context, host=host, port=port, allow_host=allow_host, require_token=require_token, socket=socket
+        )
     options = ProblemOptions(
         state=context.ledger_path(),
         config=context.configuration(),
@@ -177,7 +181,7 @@ def serve(
         label=label,
         mission=mission,
     )
-    address = serving.print_address(context)
+    address = serving.print_address(context, door)
     serving.serve_until_stopped(lambda: serve_problem(problem, options, door, listening=address))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,25 +18,32 @@ from pursuit.cli.options import ModeOption, mission_ids
 if TYPE_CHECKING:
     from pursuit.errors import Fault
     from pursuit.server.bind import HttpBinding
-    from pursuit.server.tokens import Right, Tokens
+    from pursuit.server.tokens import Right, Scope, Tokens
 
 PANEL = "Serve"
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
+_LONGEST_LIFE = 3650 * 86_400.0
 
 HttpOption = Annotated[
     bool, typer.Option("--http", help="Serve streamable HTTP at /mcp (default: stdio, as clients start it).")
 ]
-HostOption = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a token.")
-]
+HostOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")]
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")]
 AllowHostOption = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Accept this Host header; repeatable.")]
 RequireTokenOption = Annotated[
-    bool, typer.Option("--require-token", help="Require a bearer token on loopback too (see `pursuit token`).")
+    bool,
+    typer.Option(
+        "--require-token/--no-token",
+        help="Ask for a bearer token (`pursuit token`); or not, on loopback alone: every local user can use it then.",
+    ),
 ]
+SocketOption = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Serve HTTP on this unix socket, to your own user only, without a token."),
+]
+_TCP_OPTIONS = ("allow_host", "require_token", "host", "port")
 OperatorOption = Annotated[bool, typer.Option("--operator", help="Operator token: may answer approvals.")]
-_HTTP_OPTIONS = ("allow_host", "require_token", "host", "port")
 
 app = typer.Typer()
 token_app = typer.Typer(
@@ -55,7 +63,8 @@ def serve(
     host: HostOption = DEFAULT_HOST,
     port: PortOption = DEFAULT_PORT,
     allow_host: AllowHostOption = None,
-    require_token: RequireTokenOption = False,
+    require_token: RequireTokenOption = True,
+    socket: SocketOption = None,
     mission_id: Annotated[
         str | None,
         typer.Option(
@@ -92,16 +101,19 @@ def serve(
     gc.freeze()
     gc.enable()
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
-    faults = [] if http else without_http(context)
+    faults = transport_faults(context, http=http, socket=socket)
     gateway_only = [("--tool-search", tool_search), ("--plain-names", plain_names)]
     faults += [Fault(field=name, reason="goes with --gateway") for name, given in gateway_only if given and not gateway]
     if gateway and mission_id is not None:
         faults.append(Fault(field="--mission", reason="does not go with --gateway, which serves no missions"))
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
+    context.trust_here(schedules=True)
     door = None
-    if http:
-        door = http_door(context, host=host, port=port, allow_host=allow_host, require_token=require_token)
+    if http or socket is not None:
+        door = http_door(
+            context, host=host, port=port, allow_host=allow_host, require_token=require_token, socket=socket
+        )
     elif sys.stdin.isatty():
         typer.echo(
             "MCP on this terminal; a client starts this itself: pursuit install --help. Or try --http.", err=True
@@ -113,12 +125,11 @@ def serve(
         from pursuit.server.gateway.upstreams import GatewayOptions
 
         spelling = "escaped" if plain_names else "dotted"
-        options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
-    context.trust_here(schedules=True)
+        options = GatewayOptions(alone=door is None, spelling=spelling, search=tool_search, reloads=reloads)
 
     async def work() -> None:
         runtime = context.driving(mode, only=mission_id)
-        await serving(runtime, door, gateway=options, listening=print_address(context))
+        await serving(runtime, door, gateway=options, listening=print_address(context, door))
 
     serve_until_stopped(work, hang_up=not reloads)
 
@@ -135,32 +146,80 @@ def serve_until_stopped(work: Callable[[], Awaitable[None]], *, hang_up: bool = 
         logs.event(logging.getLogger(__name__), logging.INFO, "stopped", signal=stop.number)
 
 
-def without_http(context: Context) -> list[Fault]:
-    """The options that mean nothing over stdio and were given, even with their default values."""
+def transport_faults(context: Context, *, http: bool, socket: Path | None) -> list[Fault]:
+    """The options that mean nothing for this transport and were given, even with their default values."""
     from pursuit.errors import Fault
 
-    sources = {name: context.click.get_parameter_source(name) for name in _HTTP_OPTIONS}
-    given = [f"--{name.replace('_', '-')}" for name, source in sources.items() if source and source.name != "DEFAULT"]
-    return [Fault(field=name, reason="goes with --http") for name in (*given, *(["--json"] if context.json else []))]
+    sources = {name: context.click.get_parameter_source(name) for name in _TCP_OPTIONS}
+    given = [_spelt(context, name) for name, source in sources.items() if source and source.name != "DEFAULT"]
+    if socket is not None:
+        return [
+            Fault(field=name, reason="does not go with --socket") for name in (*given, *(["--http"] if http else []))
+        ]
+    given += ["--json"] if context.json else []
+    return [] if http else [Fault(field=name, reason="goes with --http") for name in given]
+
+
+def _spelt(context: Context, name: str) -> str:
+    return "--no-token" if context.click.params.get(name) is False else f"--{name.replace('_', '-')}"
 
 
 def http_door(
-    context: Context, *, host: str, port: int, allow_host: Sequence[str] | None, require_token: bool
+    context: Context,
+    *,
+    host: str,
+    port: int,
+    allow_host: Sequence[str] | None,
+    require_token: bool,
+    socket: Path | None,
 ) -> HttpBinding:
-    """Where HTTP clients connect; raises `InvalidArgument` for an address that needs a token if there is none."""
+    """Where HTTP clients connect, with a new token if there is none; other machines need one that a person made."""
+    from pursuit.errors import InvalidArgument
     from pursuit.server.bind import HttpBinding, check_bind, resolve
 
-    tokens = _tokens(context)
-    needed = tokens if require_token or not resolve(host).is_loopback else None
-    check_bind(host, needed)
-    return HttpBinding(host=host, port=port, tokens=needed, operators=tokens, allowed_hosts=allow_host or ())
+    tokens, oauth = _tokens(context), None
+    if socket is not None:
+        return HttpBinding(unix_socket=socket, operators=tokens)
+    if (config := context.configuration().oauth) is not None:
+        from pursuit.server.oauth import OAuth
+
+        context.trust_here()  # a folder of a stranger must not say whose tokens count
+        oauth = OAuth(config)
+        if not require_token:
+            raise InvalidArgument(
+                "--no-token: [serve.oauth] of the configuration asks for tokens; remove one of the two",
+                field="--no-token",
+            )
+    needed = tokens if require_token else None
+    check_bind(host, needed, oauth=oauth is not None)
+    # Other machines get no token that no person made; and with an authorization server clients sign in there.
+    makes = require_token and oauth is None and resolve(host).is_loopback
+    return HttpBinding(
+        host=host,
+        port=port,
+        tokens=needed,
+        operators=tokens,
+        oauth=oauth,
+        allowed_hosts=allow_host or (),
+        new_token=tokens.local_if_needed() if makes else None,
+    )
 
 
-def print_address(context: Context) -> Callable[[str], None]:
-    """A callback that prints the server's address as JSON, if `--json` asks for it."""
+def print_address(context: Context, door: HttpBinding | None) -> Callable[[str], None]:
+    """A callback that prints a token that was made for the server, and with `--json` the server's address."""
 
     def listening(url: str) -> None:
-        context.screen.answer({"transport": "http", "url": url})
+        if door is None:
+            return
+        where = {} if door.unix_socket is None else {"socket": str(door.unix_socket)}
+        made = {} if door.new_token is None else {"token": door.new_token}
+        screen = context.screen
+        if screen.answer({"transport": "http", "url": url, **where, **made}) or door.new_token is None:
+            return
+        screen.fact("token", door.new_token)
+        screen.fact("header", f"Authorization: Bearer {door.new_token}")
+        screen.fact("kept in", _tokens(context).local_file)
+        screen.fact("for a client", context.command("install", "CLIENT", "--http"))
 
     return listening
 
@@ -183,7 +242,7 @@ def make(
     _print_made(context, name, operator=operator)
 
 
-@command(token_app, "new", epilog="Example:  pursuit token new laptop --may approve-own")
+@command(token_app, "new", epilog="Example:  pursuit token new ci --expires 30d --scope missions:read")
 def new_token(
     context: Context,
     *,
@@ -196,25 +255,64 @@ def new_token(
             help="approve-own: its user's answers to approvals count over HTTP, if [approvals] channels lists that.",
         ),
     ] = None,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SCOPE",
+            help="missions:read, missions:write, tools:call, tasks:* or approvals:answer; repeatable "
+            "(default: all of its role).",
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Refuse it after this time: 12h, 30d (default: never).")
+    ] = None,
 ) -> None:
-    """Make a bearer token, also with further rights."""
-    _print_made(context, name, operator=operator, may=may or ())
+    """Make a bearer token, also with further rights, fewer scopes or an expiry."""
+    _print_made(context, name, operator=operator, may=may or (), scope=scope, expires=expires)
 
 
-def _print_made(context: Context, name: str | None, *, operator: bool, may: Sequence[str] = ()) -> None:
+def _print_made(
+    context: Context,
+    name: str | None,
+    *,
+    operator: bool,
+    may: Sequence[str] = (),
+    scope: Sequence[str] | None = None,
+    expires: str | None = None,
+) -> None:
     from pursuit.errors import Fault, ValidationFailed
-    from pursuit.server.tokens import RIGHTS, role_of
+    from pursuit.server.tokens import RIGHTS, SCOPES, role_of
 
     screen = context.screen
     rights: list[Right] = [one for one in RIGHTS if one in may]
-    if wrong := [one for one in may if one not in RIGHTS]:
-        faults = [Fault(field="--may", reason=f"{one[:80]!r} is not a right; there is approve-own") for one in wrong]
+    scopes: list[Scope] | None = None if scope is None else [one for one in SCOPES if one in scope]
+    faults = [
+        Fault(field="--may", reason=f"{one[:80]!r} is not a right; there is approve-own")
+        for one in may
+        if one not in RIGHTS
+    ]
+    faults += [
+        Fault(field="--scope", reason=f"{one[:80]!r} is not a scope; there are {', '.join(SCOPES)}")
+        for one in scope or ()
+        if one not in SCOPES
+    ]
+    seconds = None
+    if expires is not None:
+        from pursuit.cli.task_run import seconds_of
+
+        seconds = seconds_of(expires, "--expires")
+        if not 0 < seconds <= _LONGEST_LIFE:
+            faults.append(Fault(field="--expires", reason="must be more than nothing and at most 3650d"))
+    if faults:
         raise ValidationFailed(faults, "no token was made")
-    made, token = _make_token(_tokens(context), name, operator=operator, may=rights)
+    options = {"operator": operator, "may": rights, "scopes": scopes, "seconds": seconds}
+    made, token = _make_token(_tokens(context), name, **options)
     facts = {
         "name": made,
         "role": role_of(operator=operator),
         **({"may": ", ".join(rights)} if rights else {}),
+        **({} if scopes is None else {"scope": " ".join(scopes)}),
+        **({} if expires is None else {"expires": expires}),
         "token": token,
         "header": f"Authorization: Bearer {token}",
     }
@@ -234,6 +332,9 @@ def list_tokens(context: Context) -> None:
         return
     for row in rows:
         may = f"  may {', '.join(row['may'])}" if "may" in row else ""
+        may += f"  scope {' '.join(row['scopes'])}" if "scopes" in row else ""
+        if "expires_at" in row:
+            may += f"  {'expired' if row['expired'] else 'expires'} {row['expires_at']}"
         context.screen.plain(f"{row['name']}  {row['role']}  made {row['created_at']}{may}")
     if not rows:
         context.screen.hint(f"there are no tokens; to make one: {context.command('token')}")
@@ -313,14 +414,14 @@ def _tokens(context: Context) -> Tokens:
     return Tokens.beside(context.ledger_path())
 
 
-def _make_token(tokens: Tokens, name: str | None, *, operator: bool, may: Sequence[Right] = ()) -> tuple[str, str]:
+def _make_token(tokens: Tokens, name: str | None, **options: Any) -> tuple[str, str]:
     """A new token and its name; another process may take a name that we chose, so we try the next one."""
     from pursuit.server.tokens import NameTaken
 
     while name is None:
         chosen = tokens.free_name()
         try:
-            return chosen, tokens.make(chosen, operator=operator, may=may)
+            return chosen, tokens.make(chosen, **options)
         except NameTaken:
             continue
-    return name, tokens.make(name, operator=operator, may=may)
+    return name, tokens.make(name, **options)

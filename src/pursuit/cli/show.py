@@ -381,6 +381,7 @@ def requests(screen: Screen, found: Mapping[str, Any], *, tokens: bool) -> None:
         return
     for request in found["requests"]:
         name = f"iteration {request['iteration'] + 1}, request {request['request'] + 1}"
+        name += ", for a summary" if request.get("purpose") == "summary" else ""
         exact = {True: ", exactly as sent", False: ", rebuilt with differences", None: ""}[request.get("exact")]
         screen.plain(f"== {name}{exact} ==")
         if tokens:
@@ -390,13 +391,20 @@ def requests(screen: Screen, found: Mapping[str, Any], *, tokens: bool) -> None:
                 used = request["used"]
                 screen.plain(f"counted\t{used['input']} input, {used['cached']} of it cached, {used['output']} output")
             continue
-        screen.plain(f"-- tools --\n{', '.join(request['tools'])}\n-- system --\n{clean(request['system'])}")
+        screen.plain("-- tools --")
+        for tool in request["tools"]:
+            screen.plain(clean(f"{tool['name']}: {tool['description']} {json.dumps(tool['schema'])}"))
+        screen.plain(f"-- system --\n{clean(request['system'])}")
         for message in request["messages"]:
             screen.plain(f"-- {message['role']}{' ' + message['tool'] if 'tool' in message else ''} --")
             if message["text"]:
                 screen.plain(clean(message["text"]))
+            for kind in message.get("media", ()):
+                screen.plain(f"({clean(kind)})")
             for call in message.get("calls", ()):
                 screen.plain(f"{call['tool']} {clean(json.dumps(call['args']))}")
+    if not found["requests"]:
+        screen.plain("The budget does not allow another request.")
 
 
 def replayed(screen: Screen, row: Mapping[str, Any]) -> bool:

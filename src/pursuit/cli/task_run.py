@@ -405,13 +405,11 @@ def exit_code(state: TaskState) -> int:
     return 0 if state.status == "completed" else 1
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, field: str = "--older-than") -> float:
     """`90`, `30m`, `12h` or `7d` in seconds. Raises `InvalidArgument`."""
     found = _AGE.fullmatch(text.strip())
     if found is None:
-        raise InvalidArgument(
-            f"--older-than: {text!r} is not a time; write 30m, 12h, 7d or seconds", field="--older-than"
-        )
+        raise InvalidArgument(f"{field}: {text!r} is not a time; write 30m, 12h, 7d or seconds", field=field)
     return float(found[1]) * _UNITS[found[2]]
 
 

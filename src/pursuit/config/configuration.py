@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig, read_commands
 from pursuit.config.files import Fields, as_table, kind, parse_json, parse_toml, read_text, unreadable
@@ -65,6 +66,7 @@ SETTINGS = (
     "task_ttl_max",
     "task_log_mb",
     "model_timeout",
+    "model_stall",
     "tools_bytes",
     "memory_lessons",
 )
@@ -88,6 +90,7 @@ TOML_KEYS = (
     "audit",
     "inherit_env",
     "approvals",
+    "serve",
     "limits",
 )
 PRICE_KEYS = ("input", "output", "cached")
@@ -111,11 +114,14 @@ OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
 CHANNELS: tuple[Channel, ...] = get_args(Channel)
 USUAL_CHANNELS: frozenset[Channel] = frozenset(one for one in CHANNELS if one != "http-elicitation")
 APPROVALS_KEYS = ("channels",)
+LONGEST_LIFETIME = 7_200.0
+OAUTH_KEYS = ("issuer", "resource", "audience", "jwks_uri", "max_lifetime", "callers")
 WHOLE_LIMITS = ("missions_at_once", "missions_a_day", "running", "tasks_at_once", "tokens_a_day", "calls_a_minute")
 AMOUNT_LIMITS = ("cost_usd_a_day", "bytes_stored")
 LIMIT_KEYS = (*WHOLE_LIMITS, *AMOUNT_LIMITS, "unbounded")
 
 _SCHEDULE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _URL = re.compile(r"https?://[^\s/]|\$\{")
 
 
@@ -144,6 +150,24 @@ class AuditConfig:
     key: Path | None = None
     signatures: Path | None = None
     reads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthConfig:
+    """`[serve.oauth]`: the authorization server whose access tokens count over HTTP.
+
+    `resource` is the address that clients use, if it is not the one that is served; `audience` is what tokens name, by
+    default the same. `callers` are names for subjects, as `[policy.callers]` and `share` use them.
+    """
+
+    issuer: str
+    resource: str | None = None
+    audience: str | None = None
+    jwks_uri: str | None = None
+    """By default the one of the issuer's metadata."""
+    max_lifetime: float = LONGEST_LIFETIME
+    """Seconds that a token may live at most: as long a revoked one may still count."""
+    callers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +249,7 @@ class Configuration:
     audit: AuditConfig = field(default_factory=AuditConfig)
     channels: frozenset[Channel] = USUAL_CHANNELS
     """By which a person's yes to an approval counts."""
+    oauth: OAuthConfig | None = None
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
@@ -317,6 +342,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         schedules=_schedules(fields, path.parent.absolute()),
         audit=_audit(fields, path.parent.absolute()),
         channels=_channels(fields),
+        oauth=_oauth(fields),
         limits=_limits(fields),
         tracking=_tracking(fields, path.parent.absolute()),
     )
@@ -353,6 +379,42 @@ def _channels(fields: Fields) -> frozenset[Channel]:
             known = nearest(word, CHANNELS) or "; use " + ", ".join(CHANNELS)
             table.fault(f"channels[{place}]", f"{word[:100]!r} is not a channel{known}")
     return USUAL_CHANNELS if given is None else frozenset(one for one in CHANNELS if one in given)
+
+
+def is_safe_address(address: str) -> bool:
+    """Whether it is https, or http on this machine, without user, query and fragment."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or parts.username or "@" in parts.netloc or " " in address)
+    return bool(host) and plain and (parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK))
+
+
+def _oauth(fields: Fields) -> OAuthConfig | None:
+    serve = fields.inside("serve")
+    serve.only(("oauth",))
+    if "oauth" not in serve.table:
+        return None
+    table = serve.inside("oauth")
+    table.only(OAUTH_KEYS)
+    issuer, lifetime = table.text("issuer", needed=True), table.number("max_lifetime")
+    given = {"issuer": issuer, **{key: table.text(key) for key in ("resource", "jwks_uri")}}
+    for key, address in given.items():
+        if address is not None and not is_safe_address(address):
+            table.fault(key, "must be an https address, or http on this machine, without user, query and fragment")
+    callers = table.text_map("callers")
+    if len(set(callers.values())) < len(callers):
+        table.fault("callers", "has two names for one subject")
+    return OAuthConfig(
+        issuer=issuer or "",
+        resource=given["resource"],
+        audience=table.text("audience"),
+        jwks_uri=given["jwks_uri"],
+        max_lifetime=LONGEST_LIFETIME if lifetime is None else lifetime,
+        callers=callers,
+    )
 
 
 def _tracking(fields: Fields, base: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ from pursuit.config.configuration import (
     NETWORK_KEYS,
     NOTICES,
     NOTIFY_KEYS,
+    OAUTH_KEYS,
     OVERLAPS,
     POLICY_KEYS,
     PRICE_KEYS,
@@ -181,6 +182,7 @@ def configuration_schema() -> Schema:
         "events": _rows(_one_of(NOTICES)),
         "timeout": NUMBER,
     }
+    oauth: dict[str, Schema] = {**dict.fromkeys(OAUTH_KEYS, TEXT), "max_lifetime": NUMBER, "callers": _tables(TEXT)}
     command = {**TEXTS, "minItems": 1}
     check: dict[str, Schema] = {"command": command, "cwd": TEXT, "timeout": NUMBER, **_surroundings()}
     types: dict[str, Schema] = {
@@ -198,6 +200,7 @@ def configuration_schema() -> Schema:
         "audit": _table(AUDIT_KEYS, {**dict.fromkeys(AUDIT_KEYS, TEXT), "reads": {"type": "boolean"}}),
         "inherit_env": INHERIT,
         "limits": _limits(),
+        "serve": _table(("oauth",), {"oauth": _table(OAUTH_KEYS, oauth, required=["issuer"])}),
         "approvals": _table(APPROVALS_KEYS, {"channels": _rows(_one_of(CHANNELS))}),
     }
     return {"$schema": DIALECT, "title": "The configuration of Pursuit (pursuit.toml)", **_table(TOML_KEYS, types)}

@@ -99,6 +99,9 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
     if (notify := configuration.notify) is not None:
         words = notify.command or (notify.webhook or "",)
         rows.append(started("notification", "of missions", words, webhook=notify.webhook))
+    if (oauth := configuration.oauth) is not None:
+        believed = {"audience": oauth.audience, "resource": oauth.resource, "callers": dict(oauth.callers)}
+        rows.append(started("issuer", "of tokens", [oauth.issuer], keys=oauth.jwks_uri, **believed))
     beside = configuration.path.with_name(JSON_NAME)
     files = (beside,) if configuration.path.name == TOML_NAME and beside.is_file() else ()
     return Workspace(path=configuration.path, starts=dict(rows), files=files)

@@ -401,7 +401,7 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it.
 
     A mission that waits for its model asks it again at `until`, or then its `fallback` of that number; `lost` requests
-    were sent and not answered.
+    were sent and not answered. `window` is what the model takes at most, if it refused a request as too long.
     """
 
     waiting_for: WaitingFor
@@ -409,6 +409,7 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     until: float | None = None
     fallback: int | None = None
     lost: int = 0
+    window: int | None = None
     elapsed: float = 0.0
 
 

@@ -574,8 +574,9 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
     if event.waiting_for == "model":
         state.outages += 1
-        if event.fallback is not None:
-            state.fallback, state.outages = event.fallback, 0
+        state.fallback = state.fallback if event.fallback is None else event.fallback
+        if event.window is not None and state.asked_of is not None:
+            state.windows[state.asked_of] = event.window
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:

@@ -298,7 +298,9 @@ class MissionState:
     """What the operator said; the model has been told the first `words_told` of it."""
     words_told: int = 0
     outages: int = 0
-    """How often in a row the current model could not be reached."""
+    """How often in a row no model could be reached."""
+    windows: dict[str, int] = field(default_factory=dict[str, int])
+    """The windows of models that refused a request as too long, as far as that tells."""
     fallback: int = 0
     """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
     tools_offered: str | None = None
@@ -307,7 +309,6 @@ class MissionState:
     """The estimated tokens and dollars of the request that was sent and has no outcome."""
     estimated_tokens: int = 0
     """Those of `tokens` that are estimates: of requests that were sent and not answered."""
-    """The tokens of requests that were in flight when their process died: estimates, as they were never counted."""
     asked_of: str | None = None
     unanswered: int = 0
     """How often in a row the same model was asked the current question, without an answer."""

@@ -18,7 +18,7 @@ import msgspec
 from pursuit.agents.turns import TurnEnd
 from pursuit.core.budgets import child_id, is_spawn, used_of
 from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBegan, decode
-from pursuit.core.fold import fold
+from pursuit.core.fold import MOST_NOTES, fold
 from pursuit.core.mission import AGENT_TURN, NOTE, AskedProposer
 from pursuit.core.observe import lift, source_matches, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState
@@ -242,7 +242,8 @@ async def _run_command(run: Run, call: CallRecord) -> ToolResult:
 async def own_result(run: Run, call: CallRecord) -> ToolResult:
     """The result of a tool of our own: a note is kept by the fold; a part of a long result comes from the ledger."""
     if call.tool == NOTE:
-        return _said("noted")
+        full = len(run.state.notes) >= MOST_NOTES
+        return _said(f"noted; {MOST_NOTES} notes are kept, so the oldest one is gone" if full else "noted")
     wanted, offset = str(call.args.get("call_id", "")), call.args.get("offset", 0)
     whole = wanted if wanted.startswith(f"{run.mission_id}:") else f"{run.mission_id}:{wanted}"
     settled = next(

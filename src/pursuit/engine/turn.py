@@ -146,7 +146,7 @@ async def propose_more(run: Run, proposer: Proposer) -> bool:
     answer = await proposer.propose(run.state, ())
     now = run.clock.now()
     match answer:
-        case Waiting(waiting_for="budget") | Proposal():
+        case Waiting(waiting_for="budget") | Proposal():  # a language model answers with a turn
             run.journal.stage(TurnContinued(at=now, iteration=index, ends=True))
         case Waiting():
             await _begin_wait(run, answer)
@@ -383,6 +383,7 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
                 until=until,
                 fallback=wait.fallback,
                 lost=wait.lost,
+                window=wait.window,
                 elapsed=elapsed,
             )
         ]

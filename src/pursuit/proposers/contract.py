@@ -25,6 +25,8 @@ class Waiting:
     fallback: int | None = None
     lost: int = 0
     """Requests to a model that were sent and not answered."""
+    window: int | None = None
+    """What the model takes at most, if it refused a request as too long."""
 
 
 @dataclass(frozen=True, slots=True)

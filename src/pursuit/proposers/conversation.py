@@ -9,18 +9,21 @@ compaction. Every call of an answer has a result.
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, cast
 
 import msgspec
 
 from pursuit.core.approvals import approval_id
 from pursuit.core.best import Candidate, violations
-from pursuit.core.criteria import AnyCriterion, MetricThreshold, MetricTrend, describe
+from pursuit.core.criteria import AnyCriterion, Check, MetricThreshold, MetricTrend, describe
 from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall
 from pursuit.core.mission import NOTE, READ_RESULT
 from pursuit.core.observe import value_of
+from pursuit.core.report import output_tail
 from pursuit.core.state import CallRecord, Exchange, MissionState
 from pursuit.core.truncate import cut_text, cut_to
 from pursuit.proposers.language import AssistantMessage, Measured, Media, Message, ToolMessage, UserMessage
@@ -28,10 +31,25 @@ from pursuit.proposers.language import AssistantMessage, Measured, Media, Messag
 CHARACTERS = 4
 """Characters of a token, for limits that must not depend on what a provider counted."""
 EVIDENCE = 600
+PRINTED = 2_000
+"""Characters of the output of a check that says no."""
+LOW = 0.8
+"""How much of a cap is used when the model is told that it runs out."""
 ARGUMENTS = 1_000
 LEAST_RESULT = 1_000
 WINDOW = 128_000
 """The context window of a model that nothing is known of."""
+MOST_MEDIA = 10
+LARGEST_MEDIA = 5_000_000
+"""Characters of an image in base64; Anthropic refuses larger ones."""
+_FORMATS = {
+    rb"\x89PNG\r\n": "image/png",
+    rb"\xff\xd8\xff": "image/jpeg",
+    rb"GIF8": "image/gif",
+    rb"RIFF.{4}WEBP": "image/webp",
+    rb"RIFF.{4}WAVE": "audio/wav",
+    rb"ID3|\xff[\xe2-\xfb]": "audio/mpeg",
+}
 RESULTS_SHARE = 0.4
 """How much of the window the results of one answer may have together."""
 
@@ -133,23 +151,25 @@ def quoted(text: str) -> str:
 
 
 def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str], str]) -> str:
-    """What changed since the model was last told: how all stands in a new iteration, in one the operator's words."""
+    """What changed since the model was last told: how all stands if an iteration begins, else what runs out."""
     words = [f"The operator says: {word}" for word in state.words[state.words_told :]]
     if state.open is not None:
-        return "\n".join(words)
+        return "\n".join([*_running_out(state), *words])
     say = _renamed(tools, name_of)
     rows = [f"Iteration {state.iteration_count + 1} begins."]
     last = state.last
     if last is not None and last.failed:
         rows.append("Your last answer led to nothing: " + "; ".join(last.failed))
     if state.last_ended is not None:
-        rows += [f"- {say(_standing(state, one))}" for one in state.mission.criteria]
+        for one in state.mission.criteria:
+            rows.append(f"- {say(_standing(state, one))}")
+            rows += [quoted(printed)] if (printed := _printed(state, one)) else []
         if state.last_ended.rationale:
             rows.append(quoted(cut_text(state.last_ended.rationale, EVIDENCE)))
     rows += [f"Warning: {say(one.message)}" for one in state.raised if one.iteration == state.iteration_count - 1]
     rows += [say(row) for row in _best(state)]
-    rows.append(f"Used so far: {_budget(state)}.")
-    return "\n".join([*rows, *words])
+    rows.append(f"Used so far: {', '.join(_budget(state).values()) or 'nothing that has a cap'}.")
+    return "\n".join([*rows, *_running_out(state), *words])
 
 
 def _standing(state: MissionState, criterion: AnyCriterion) -> str:
@@ -163,6 +183,16 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
     if result.status == "met":
         return f"{name}: met"
     return f"{name}: {result.status} {_json(result.evidence, EVIDENCE)}"
+
+
+def _printed(state: MissionState, criterion: AnyCriterion) -> str:
+    """The end of what the command or the tool of a check printed, if the check says no."""
+    result = state.results.get(criterion.criterion_id)
+    if state.last is None or not isinstance(criterion, Check) or result is None or result.status == "met":
+        return ""
+    asked = [call for call in state.last.calls.values() if call.criterion_id == criterion.criterion_id]
+    lines = [line for call in asked[-1:] for line in output_tail(call.result) or [call.error or ""]]
+    return "\n".join(lines)[-PRINTED:].strip()
 
 
 def _best(state: MissionState) -> list[str]:
@@ -180,17 +210,33 @@ def _point(point: Candidate) -> str:
     return f"{point.tool} {_json(point.args, ARGUMENTS)} gave {_json(point.metrics, EVIDENCE)}"
 
 
-def _budget(state: MissionState) -> str:
-    """Each cap with what is used of it; time in whole seconds, so that equal states look equal."""
-    used: dict[str, Any] = {
+def _used(state: MissionState) -> dict[str, float]:
+    """What is used of each cap; time in whole seconds, so that equal states look equal."""
+    return {
         "max_iterations": state.iteration_count,
         "max_wall_clock_seconds": int(state.wall_clock),
         "max_tool_calls": state.tool_calls,
         "max_tokens": state.tokens,
-        "max_cost_usd": "unknown" if state.unpriced else state.cost_usd,
+        "max_cost_usd": state.cost_usd,
     }
-    caps = [f"{name} {used[name]} of {cap:g}" for name, cap in state.budget.items() if cap != -1]
-    return ", ".join(caps) or f"{state.iteration_count} iterations, without a cap"
+
+
+def _budget(state: MissionState) -> dict[str, str]:
+    """Each cap with what is used of it."""
+    used: dict[str, Any] = _used(state) | ({"max_cost_usd": "unknown"} if state.unpriced else {})
+    return {name: f"{name} {used[name]} of {cap:g}" for name, cap in state.budget.items() if cap != -1}
+
+
+def _running_out(state: MissionState) -> list[str]:
+    """The caps of which little is left, each told once in an iteration."""
+    used = _used(state)
+    low = {name for name, cap in state.budget.items() if cap != -1 and used[name] >= LOW * cap}
+    if not low:
+        return []
+    now = takewhile(lambda one: one.iteration == state.current_index, reversed(state.exchanges))
+    told = "\n".join(one.said for one in now)
+    rows = {name: f"Running out: {row}" for name, row in _budget(state).items() if name in low}
+    return [row for name, row in rows.items() if f"Running out: {name} " not in told]
 
 
 def _json(value: Any, most: int) -> str:
@@ -205,21 +251,60 @@ def result_text(result: Mapping[str, Any]) -> tuple[str, tuple[Media, ...]]:
     """The whole text of a result and its images and sounds; a structured result is shown once, as JSON."""
     media: list[Media] = []
     texts: list[str] = []
+    left_out: list[str] = []
     for block in cast("Sequence[Mapping[str, Any]]", result.get("content") or ()):
         match block.get("type"):
             case "text":
                 texts.append(str(block.get("text", "")))
             case "image" | "audio":
-                media.append(Media(str(block.get("mimeType", "")), str(block.get("data", ""))))
+                one = Media(str(block.get("mimeType", "")), str(block.get("data", "")))
+                known, why = _taken(one)
+                why = why or (f"a result has at most {MOST_MEDIA}" if len(media) >= MOST_MEDIA else "")
+                if why:
+                    left_out.append(f"[{one.type}, {len(one.data)} characters in base64, left out: {why}]")
+                else:
+                    media.append(known)
             case "resource":
                 inner = cast("Mapping[str, Any]", block.get("resource") or {})
                 texts.append(str(inner["text"]) if "text" in inner else f"[{inner.get('uri')}: binary]")
             case _:
                 texts.append(msgspec.json.encode(block).decode(errors="replace"))
     if result.get("structuredContent") is not None:
-        value = value_of(result)
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode(), tuple(media)
-    return "\n".join(texts), tuple(media)
+        texts = _with_structured(texts, result)
+    return "\n".join([*texts, *left_out]), tuple(media)
+
+
+def _with_structured(texts: list[str], result: Mapping[str, Any]) -> list[str]:
+    """The texts that say more than the structured content, and that; a single text in it is shown as it is."""
+    value = value_of(result)
+    inner = list(cast("Mapping[str, Any]", value).values()) if isinstance(value, Mapping) else value
+    parts = cast("list[Any]", inner) if isinstance(inner, list) else [inner]
+    if len(texts) == 1 and parts == texts and not isinstance(value, list):
+        return texts
+    known: list[Any] = [value, result["structuredContent"], *parts]
+    more = [text for text in texts if text not in known and _decoded(text) not in known]
+    return [*more, value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")]
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
+def _taken(media: Media) -> tuple[Media, str]:
+    """An image or a sound as models take it, by what it is and not by what the tool calls it; or why it is left out."""
+    try:
+        body = binascii.a2b_base64(media.data, strict_mode=True)
+    except ValueError:
+        return media, "it is not valid base64"
+    kind = next((kind for begins, kind in _FORMATS.items() if re.match(begins, body, re.DOTALL)), None)
+    if kind is None:
+        return media, f"models take {', '.join(sorted(set(_FORMATS.values())))}"
+    if len(media.data) > LARGEST_MEDIA:
+        return media, f"it may have at most {LARGEST_MEDIA}"
+    return Media(kind, media.data), ""
 
 
 def _whole(call: CallRecord, result: Mapping[str, Any] | None) -> str:
@@ -363,9 +448,9 @@ class Transcript:
         number = short_id(record.call_id)
         if record.call_id in state.trimmed:
             read = f'{self._name_of(READ_RESULT)} with call_id "{number}" shows it'
-            return ToolMessage(
-                wanted, call.name, f"[{len(text)} characters, left out since; {read}]", failed=record.outcome != "ok"
-            )
+            left = [f"[{len(text)} characters, left out since; {read}]"] if text else []
+            left += [f"[{one.type}, left out since]" for one in media]
+            return ToolMessage(wanted, call.name, "\n".join(left), failed=record.outcome != "ok")
         shown = excerpt(text, most, call_id=number, read=self._name_of(READ_RESULT))
         if not shown.strip() and not media:
             shown = "(empty)"  # Anthropic refuses a text block without a text
@@ -387,8 +472,8 @@ def _opening(state: MissionState, first: str) -> list[str]:
     """What the conversation begins with: the first message and, once it was cut, the summary and the notes of then."""
     if not state.summary:
         return [first]
-    texts = [first, f"# What happened so far, in your own words\n\n{state.summary}"]
-    notes = "\n".join(f"- {note}" for note in state.notes_then)
+    texts = [first, f"# What happened so far, in your own words\n\n{quoted(state.summary)}"]
+    notes = "\n".join(quoted(f"- {note}") for note in state.notes_then)
     return [*texts, f"# Your notes\n\n{notes}"] if notes else texts
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -172,6 +172,16 @@ class ToolMessage(msgspec.Struct, frozen=True, tag="tool", omit_defaults=True):
 Message = UserMessage | AssistantMessage | ToolMessage
 
 
+MEDIA_BYTES = 6_400
+"""What an image or a sound counts as in bytes of text: 1,600 tokens, as many as Anthropic counts for a large image."""
+
+
+def not_text(message: Message) -> int:
+    """How many bytes of a message count for nothing, because an image is not read as text."""
+    media = message.media if isinstance(message, ToolMessage) else ()
+    return sum(len(one.data) - MEDIA_BYTES for one in media)
+
+
 class Measured:
     """The size and the fingerprint of messages, which grow with the conversation instead of being made anew."""
 
@@ -185,7 +195,7 @@ class Measured:
         """Counts further messages."""
         for message in messages:
             body = msgspec.json.encode(message.sent)
-            self.size += len(body)
+            self.size += len(body) - not_text(message)
             self._hash.update(body)
         return self
 
@@ -224,6 +234,8 @@ class ModelRequest:
     purpose: Request = "turn"
     replaces: int = 0
     """How many of the oldest exchanges the answer replaces, if it is a summary."""
+    compactions: int = 0
+    """How often the conversation was cut before."""
     stream: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cache_key: str = ""
@@ -263,12 +275,15 @@ class Unreachable(NoAnswer):
         self.lost = lost
 
 
-class Rejected(NoAnswer):
-    """The provider refuses such requests: a wrong key (`key`), an unknown model, a request that it cannot take."""
+Refusal = Literal["key", "length", "content", "other"]
 
-    def __init__(self, message: str, *, key: bool = False) -> None:
+
+class Rejected(NoAnswer):
+    """The provider refuses such requests: a wrong key, a text longer than its window, content that it cannot take."""
+
+    def __init__(self, message: str, kind: Refusal = "other") -> None:
         super().__init__(message)
-        self.key = key
+        self.kind: Refusal = kind
 
 
 class NoAnswerYet(Exception):

@@ -32,6 +32,7 @@ from pursuit.proposers.conversation import (
 )
 from pursuit.proposers.language import (
     LONGEST_DESCRIPTION,
+    MEDIA_BYTES,
     ROOM,
     LanguageModel,
     ModelRequest,
@@ -121,7 +122,9 @@ class Patience:
 
     A model that fails `failures` times in a row gives way to the next of the mission's `fallback`, if there is one.
     The pauses between the tries double. A request that fills more than `full` of the window is cut; the newest
-    exchanges stay as far as they fit into `kept` of it; results of more than `large` tokens go first.
+    exchanges stay as far as they fit into `kept` of it; results of more than `large` tokens go first. A request that
+    the provider refuses for its length or its content is sent again without a part of it, at most `cuts` times in a
+    row; a model's window is then `narrower` than what was sent.
     """
 
     failures: int = 2
@@ -130,6 +133,8 @@ class Patience:
     full: float = 0.7
     kept: float = 0.2
     large: int = 500
+    cuts: int = 4
+    narrower: float = 0.8
 
 
 class AskModel:
@@ -177,7 +182,7 @@ class AskModel:
         except Unreachable as outage:
             return self._later(state, outage)
         except Rejected as error:
-            return Broken(str(error))
+            return await self._rejected(state, model, error)
         except NoAnswer as error:
             return Failed(str(error), final=True)
 
@@ -214,7 +219,8 @@ class AskModel:
             first=first,
             said=said,
             words_told=len(state.words),
-            window=self._window(self._models[0]),
+            compactions=state.compactions,
+            window=self._window(state, self._models[0]),
             stream=model is not None and model.stream,
             settings={} if model is None else model.settings,
             cache_key=self._means.mission_id,
@@ -228,18 +234,43 @@ class AskModel:
             self._tools_body = encoded_tools(self._all_tools)
         return self._all_tools
 
-    def _window(self, model: LanguageModel) -> int:
+    def _window(self, state: MissionState, model: LanguageModel) -> int:
         known = None if model.terms is None else model.terms.window
-        return self._settings.window or known or WINDOW
+        told = self._settings.window or known or WINDOW
+        return min(told, state.windows.get(model.name, told))
 
     def _later(self, state: MissionState, outage: Unreachable) -> Waiting:
-        """When the model is asked again; after repeated failures another one is asked at once."""
-        patience = self._patience
-        last = state.fallback >= len(self._models) - 1
-        if not last and state.outages + 1 >= patience.failures:
-            return Waiting("model", str(outage), until=0.0, fallback=state.fallback + 1, lost=outage.lost)
-        pause = min(patience.first_pause * 2 ** min(state.outages, 30), patience.longest_pause)
-        return Waiting("model", str(outage), until=max(pause, outage.after or 0.0), lost=outage.lost)
+        """When the model is asked again; after repeated failures the next one is, and after the last one the first."""
+        failed, count = state.outages + 1, len(self._models)
+        pause = self._pause(state, outage.after or 0.0)
+        if count == 1 or failed % self._patience.failures:
+            return Waiting("model", str(outage), until=pause, lost=outage.lost)
+        following = (state.fallback + 1) % count
+        return Waiting("model", str(outage), until=0.0 if following else pause, fallback=following, lost=outage.lost)
+
+    def _pause(self, state: MissionState, least: float = 0.0) -> float:
+        doubled = self._patience.first_pause * 2 ** min(state.outages // len(self._models), 30)
+        return max(min(doubled, self._patience.longest_pause), least)
+
+    async def _rejected(self, state: MissionState, model: LanguageModel, error: Rejected) -> Waiting | Broken:
+        """What follows when the provider refuses a request.
+
+        If it is too long, or may have an image that the provider cannot read, it is cut and sent again. A fallback
+        that refuses is skipped. The mission's own model must be repaired by the operator.
+        """
+        if self._means.compact is not None and state.outages < self._patience.cuts:
+            if error.kind == "length":
+                sent = min(self._window(state, model), expected(state, state.question_size))
+                return Waiting("model", str(error), until=0.0, window=int(sent * self._patience.narrower))
+            shown = _results(state, await self.request(state))
+            if error.kind == "content" and (media := [call_id for call_id, one in shown.items() if one.media]):
+                await self._trim(state, media)
+                return Waiting("model", str(error), until=0.0)
+        if not state.fallback:
+            return Broken(str(error))
+        following = (state.fallback + 1) % len(self._models)
+        pause = 0.0 if following else self._pause(state)
+        return Waiting("model", f"skipped, because it refuses: {error}", until=pause, fallback=following)
 
     def _shown(self, tool: OfferedTool) -> OfferedTool:
         description = tool.description[:LONGEST_DESCRIPTION]
@@ -300,7 +331,7 @@ class AskModel:
 
     async def _fitting(self, state: MissionState, model: LanguageModel, request: ModelRequest) -> ModelRequest:
         """The request; a conversation that fills too much of the model's window is cut until it fits."""
-        window = self._window(model)
+        window = self._window(state, model)
         most = int(window * self._patience.full)
         while self._means.compact is not None and (tokens := expected(state, request.size)) > most:
             older = len(state.exchanges) - self._kept(state, request, window)
@@ -335,25 +366,33 @@ class AskModel:
 
     def _large_results(self, state: MissionState, request: ModelRequest, older: int | None) -> dict[str, int]:
         """The results of the oldest exchanges, or of all, that are large, with their sizes."""
-        sizes = {one.call_id: len(one.text) for one in request.messages if isinstance(one, ToolMessage)}
-        return {
-            planned.call_id: size
-            for exchange in state.exchanges[:older]
-            for planned in exchange.planned
-            if (size := sizes.get(planned.wanted_id, 0)) > self._patience.large * CHARACTERS
-            and planned.call_id not in state.trimmed
+        sizes = {
+            call_id: len(one.text) + len(one.media) * MEDIA_BYTES
+            for call_id, one in _results(state, request, older).items()
         }
+        return {call_id: size for call_id, size in sizes.items() if size > self._patience.large * CHARACTERS}
 
     async def _summarise(self, state: MissionState, model: LanguageModel, request: ModelRequest, replaced: int) -> None:
         """Lets the model write the summary that replaces the oldest exchanges; it is recorded with its answer."""
         first = "" if state.conversation is None else state.conversation.first
-        window = self._window(model)
+        window = self._window(state, model)
         tokens = min(int(window * self._patience.full), window - request.max_tokens)
         room = bytes_of(tokens, state.densest) - (request.size - request.measured.size)
         messages, measured = await self._transcript.oldest(state, first, SUMMARISE, count=replaced, room=room)
         await model.answer(
             replace(request, messages=messages, measured=measured, said=SUMMARISE, purpose="summary", replaces=replaced)
         )
+
+
+def _results(state: MissionState, request: ModelRequest, older: int | None = None) -> dict[str, ToolMessage]:
+    """The results of the oldest exchanges, or of all, that are not left out yet, by the ids of their calls."""
+    shown = {one.call_id: one for one in request.messages if isinstance(one, ToolMessage)}
+    return {
+        planned.call_id: shown[planned.wanted_id]
+        for exchange in state.exchanges[:older]
+        for planned in exchange.planned
+        if planned.wanted_id in shown and planned.call_id not in state.trimmed
+    }
 
 
 def _attempt(state: MissionState) -> int:

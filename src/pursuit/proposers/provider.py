@@ -22,9 +22,9 @@ from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.proposers.language import (
     OWN_SETTINGS,
     AssistantMessage,
-    Message,
     ModelRequest,
     Price,
+    Refusal,
     Rejected,
     Terms,
     ToolMessage,
@@ -102,7 +102,6 @@ class ProviderModel:
     retries: Retries = Retries()
     window: int | None = None
     _live: Model | None = None
-    _made: dict[int, tuple[Message, ModelMessage]] = field(default_factory=dict[int, "tuple[Message, ModelMessage]"])
 
     @property
     def terms(self) -> Terms:
@@ -139,9 +138,9 @@ class ProviderModel:
             try:
                 return self._read(await self._send(await self._model(), request), lost)
             except Rejected as failed:
-                if failed.key:  # the operator may repair it in the environment; other missions use the same client
+                if failed.kind == "key":  # the operator may repair it; other missions use the same client
                     await self.aclose()
-                raise Rejected(f"{self.name}: {failed}{_charged(lost)}", key=failed.key) from failed.__cause__
+                raise Rejected(f"{self.name}: {failed}{_charged(lost)}", failed.kind) from failed.__cause__
             except _Again as failed:
                 lost += failed.unknown
                 wait = pause if failed.after is None else failed.after
@@ -226,24 +225,20 @@ class ProviderModel:
             return response
         raise _Again(f"the stream of the answer stalled for {self.retries.stall:g} s", None, unknown=True)
 
-    def _messages(self, request: ModelRequest) -> list[ModelMessage]:
+    @staticmethod
+    def _messages(request: ModelRequest) -> list[ModelMessage]:
         """The conversation in the library's form; results and the words after them are one message."""
         from pydantic_ai.messages import ModelRequest as Asked  # noqa: PLC0415 - loaded with the first model
 
-        kept: dict[int, tuple[Message, ModelMessage]] = {}
         found: list[ModelMessage] = []
         parts: list[Any] = []
         for message in request.messages:
             if not isinstance(message, AssistantMessage):
                 parts.append(_part(message))
                 continue
-            known = self._made.get(id(message))
-            made = known[1] if known is not None and known[0] is message else _response(message.answer)
-            kept[id(message)] = (message, made)
             found += [Asked(parts=parts)] if parts else []
-            found.append(made)
+            found.append(_response(message.answer))
             parts = []
-        self._made = kept
         return [*found, Asked(parts=parts, instructions=request.system)]
 
     def _read(self, response: ModelResponse, lost: int) -> ModelAnswer:
@@ -358,6 +353,9 @@ def _charged(lost: int) -> str:
     return f"; requests that were sent and not answered: {lost}, and whether the provider charges for them is not known"
 
 
+_REFUSALS: Mapping[int, Refusal] = {401: "key", 403: "key", 400: "content", 422: "content"}
+
+
 def _judged(error: Exception) -> Exception:
     """The error to raise: `_Again` if another try may help, now or later."""
     from pydantic_ai import exceptions as known  # noqa: PLC0415 - loaded with the first model
@@ -366,7 +364,9 @@ def _judged(error: Exception) -> Exception:
     passing = isinstance(error, known.ModelRateLimitError | known.ModelQuotaExceededError | known.ModelUnavailableError)
     refused = isinstance(error, known.ModelRequestRejectedError) or 400 <= status < 500
     if refused and not passing and status not in (408, 409, 429):
-        return Rejected(_plain(error), key=status in (401, 403))
+        if isinstance(error, known.ModelContextWindowExceededError) or status == 413:
+            return Rejected(_plain(error), "length")
+        return Rejected(_plain(error), _REFUSALS.get(status, "other"))
     broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
     unknown = broken or isinstance(error, known.ModelRequestTimeout)
     return _Again(_plain(error), getattr(error, "retry_after", None), unknown=unknown)

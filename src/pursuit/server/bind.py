@@ -1,6 +1,7 @@
 """Resolves and binds the address of the HTTP server, and lists the Host and Origin values that it accepts.
 
-Invariant: an address that other machines can reach is bound only if there is a token.
+Invariants: an address that other machines can reach is bound only if there is a token; a unix socket is served to the
+user that runs the server alone.
 """
 
 from __future__ import annotations
@@ -8,15 +9,22 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import stat
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from mcp.server.transport_security import TransportSecuritySettings
 
 from pursuit.errors import InvalidArgument
+from pursuit.ledger.locks import PRIVATE_FILE
 from pursuit.server.tokens import Tokens
 from pursuit.upstream.fixed_patterns import AUTHORITY
+
+if TYPE_CHECKING:
+    from pursuit.server.oauth import OAuth
 
 PATH: Final = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -52,25 +60,63 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBinding:
-    """The HTTP address and its tokens; with `operators` the server also takes answers to approvals."""
+    """The HTTP address and its tokens; with `operators` the server also takes answers to approvals.
 
-    host: str
-    port: int
+    With `oauth` the tokens of an authorization server count beside them. With `unix_socket` it is a unix socket, whose
+    peer is known by its user id. `new_token` was made for this server.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    unix_socket: Path | None = None
     tokens: Tokens | None = None
     operators: Tokens | None = None
+    oauth: OAuth | None = None
     allowed_hosts: Sequence[str] = ()
+    new_token: str | None = field(default=None, repr=False)
+
+    def listen(self) -> Listener:
+        """Binds it; raises `InvalidArgument`."""
+        if self.unix_socket is not None:
+            local = TransportSecuritySettings(allowed_hosts=["localhost"], allowed_origins=["http://localhost"])
+            return Listener(bind_unix(self.unix_socket), local, f"http://localhost{PATH}", self.unix_socket)
+        address = admit(resolve(self.host), self.tokens, oauth=self.oauth is not None)
+        listener = bind(address, self.port)
+        try:
+            port = listener.getsockname()[1]
+            return Listener(listener, guard(address, port, self.allowed_hosts), address.url(port))
+        except BaseException:
+            listener.close()
+            raise
 
 
-def check_bind(host: str, tokens: Tokens | None) -> None:
-    """Refuses an address that other machines can reach unless there is a token."""
-    admit(resolve(host), tokens)
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket, the Host and Origin values that count there, and its URL."""
+
+    sock: socket.socket
+    known: TransportSecuritySettings
+    url: str
+    path: Path | None = None
+
+    def close(self) -> None:
+        """Closes it, and removes the file of a unix socket."""
+        self.sock.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
-def admit(address: Address, tokens: Tokens | None) -> Address:
+def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> None:
+    """Refuses an address that other machines can reach unless there is a token, or an authorization server."""
+    admit(resolve(host), tokens, oauth=oauth)
+
+
+def admit(address: Address, tokens: Tokens | None, *, oauth: bool) -> Address:
     """The address, if it may be bound."""
-    if not address.is_loopback and (tokens is None or not tokens.names()):
+    if not address.is_loopback and not oauth and (tokens is None or not tokens.names()):
+        lacking = "clients need no token" if tokens is None else "there is no token yet"
         raise InvalidArgument(
-            f"other machines can reach {address.host}, and there is no token yet; make one with `pursuit token`, "
+            f"other machines can reach {address.host}, and {lacking}; make one with `pursuit token`, "
             "or listen on 127.0.0.1",
             host=address.host,
         )
@@ -105,6 +151,52 @@ def bind(address: Address, port: int) -> socket.socket:
         return listener
     except OSError as error:
         raise InvalidArgument(_advice(address, port, error), host=address.host, port=port) from error
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """A listening unix socket that only this user can open; the file of a server that died is replaced."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        raise InvalidArgument("a unix socket needs SO_PEERCRED, which this system lacks; use --http", socket=str(path))
+    path = path.absolute()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_dead(path)
+        listener.bind(str(path))
+        path.chmod(PRIVATE_FILE)  # before it listens: until then the kernel refuses connections
+        listener.listen(128)
+    except (OSError, InvalidArgument) as error:
+        listener.close()
+        if isinstance(error, InvalidArgument):
+            raise
+        reason = error.strerror or error  # a path that is too long has no number
+        raise InvalidArgument(f"cannot listen on {path}: {reason}; name another file", socket=str(path)) from error
+    return listener
+
+
+def _remove_dead(path: Path) -> None:
+    """Removes a socket that no process listens on; raises `InvalidArgument` for anything else."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise InvalidArgument(f"{path} exists and is not a socket; name another file", socket=str(path))
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+    raise InvalidArgument(f"{path} is in use by another process; name another file", socket=str(path))
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end of a unix socket, as the kernel says (unix(7), SO_PEERCRED)."""
+    form = "3i"
+    _pid, uid, _gid = struct.unpack(
+        form, connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
+    )
+    return uid
 
 
 def _advice(address: Address, port: int, error: OSError) -> str:

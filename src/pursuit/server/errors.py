@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.shared.exceptions import MCPError
@@ -110,21 +111,32 @@ def _data(error: PursuitError) -> dict[str, Any]:
 
 def caller_of(ctx: Context) -> Caller:
     """The caller: a token's name, or without tokens the user that runs the server."""
-    over_http = ctx.request is not None
+    request = ctx.request
+    server = None if request is None else request.scope.get("server")
+    # A unix socket has a path and no port (ASGI, HTTP connection scope); its peer is the user that runs the server.
+    transport = "stdio" if request is None else "http" if server is None or server[1] is not None else "socket"
     token = get_access_token()
-    who = token.client_id if token is not None else "anyone on this machine" if over_http else user_name()
+    who = token.client_id if token is not None else "anyone on this machine" if transport == "http" else user_name()
     params = ctx.session.client_params
     client = None
     if params is not None:
         client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
-    transport = "http" if over_http else "stdio"
     if token is None:
         return Caller(who=who, transport=transport, client=client, subject=local_subject())
-    owner = f"token:{token.subject or token.client_id}"
+    owner = owner_of(token)
     subject = None if OPERATOR_SCOPE in token.scopes else owner
     return Caller(
         who=who, transport=transport, client=client, credential=token.client_id, subject=subject, holder=owner
     )
+
+
+def owner_of(token: AccessToken) -> str:
+    """What the records of a token's holder belong to; of an OAuth token the issuer and its subject.
+
+    No issuer holds a `#` (RFC 8414, section 2), so two pairs are never the same text.
+    """
+    issuer = (token.claims or {}).get("iss")
+    return f"token:{token.subject or token.client_id}" if issuer is None else f"oauth:{issuer}#{token.subject}"
 
 
 def elicitation_channel(ctx: Context, channels: Collection[Channel]) -> Channel | None:

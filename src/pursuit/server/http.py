@@ -1,7 +1,8 @@
 """Serves MCP over HTTP: one endpoint for both protocol eras, behind bearer tokens.
 
 A handler gets the token of its request from `mcp.server.auth.middleware.auth_context.get_access_token()`, in both eras:
-`client_id` is the token's name; None means that the server asks for no tokens.
+`client_id` is the token's name; None means that the server asks for no tokens. A unix socket asks for none: there the
+kernel names the user, and only the one that runs the server is let in.
 Invariant: cancelling `serve_http` cancels every request at once, and no client delays the end by more than the grace;
 a handler may shield what it must still record, for no longer than that.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -21,8 +23,7 @@ import anyio
 import uvicorn
 from anyio.abc import TaskStatus
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
-from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -38,11 +39,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pursuit import __version__
 from pursuit.config.servers import LIMITS, MessageLimits
-from pursuit.errors import PursuitError
-from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
-from pursuit.server.errors import OPERATOR_SCOPE, without_surrogates
-from pursuit.server.logs import REDACTED, event
-from pursuit.server.tokens import Tokens
+from pursuit.server.access import UPSTREAM, RequireScope, RequireToken, ScopeRules, Verifier, keys_unavailable
+from pursuit.server.bind import PATH, HttpBinding, peer_uid
+from pursuit.server.errors import without_surrogates
+from pursuit.server.logs import event
 from pursuit.upstream.fixed_patterns import SURROGATE
 
 GRACE_SECONDS: Final = 5.0
@@ -240,6 +240,7 @@ async def serve_http(
     *,
     routes: Sequence[Route] = (),
     any_text: bool = False,
+    rules: ScopeRules = UPSTREAM,
     grace_seconds: float = GRACE_SECONDS,
     limits: MessageLimits = LIMITS,
     listening: Callable[[str], None] | None = None,
@@ -248,30 +249,38 @@ async def serve_http(
 
     With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
     their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
+    `rules` say which scope of a token a request needs.
     """
 
     def accepting() -> None:
-        url = address.url(bound)
-        event(_log, logging.INFO, "listening", url=url)
+        where = {} if door.unix_socket is None else {"socket": str(door.unix_socket)}
+        event(_log, logging.INFO, "listening", url=listener.url, **where)
+        if door.tokens is None and door.unix_socket is None:
+            opened = "every user and every program of this machine can use this server as you"
+            event(_log, logging.WARNING, "no token is asked for", opens=opened)
         if listening is not None:
-            listening(url)
+            listening(listener.url)
 
-    address = await anyio.to_thread.run_sync(resolve, door.host)
-    with closing(bind(admit(address, door.tokens), door.port)) as listener:
-        bound: int = listener.getsockname()[1]
-        known = guard(address, bound, door.allowed_hosts)
+    with closing(await anyio.to_thread.run_sync(door.listen)) as listener:
+        known = listener.known
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
-        endpoint = WholeRequests(endpoint, limits)
-        endpoint = Router([_checked(_front_page(), known)], redirect_slashes=False, default=endpoint)
-        if door.tokens is not None:
-            required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
-            endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(door.tokens)))
-        if routes:
-            checked = [_checked(route, known) for route in routes]
-            endpoint = Router(checked, redirect_slashes=False, default=endpoint)
-        requests = CancellableRequests(endpoint)
-        await _serve(app, requests, listener, accepting, grace_seconds=grace_seconds, limits=limits)
+        open_routes = [_front_page(), *routes]
+        if door.tokens is None:
+            endpoint = WholeRequests(endpoint, limits)
+        else:
+            oauth = door.oauth
+            if oauth is not None:
+                oauth.serve_at(listener.url)
+                open_routes.append(oauth.route(rules))
+            # A body is read only for a request with a token.
+            endpoint = WholeRequests(RequireScope(endpoint, rules, oauth), limits)
+            endpoint = AuthContextMiddleware(RequireToken(endpoint, rules, oauth))
+            backend = BearerAuthBackend(Verifier(door.tokens, oauth))
+            endpoint = AuthenticationMiddleware(endpoint, backend=backend, on_error=keys_unavailable)
+        checked = [_checked(route, known) for route in open_routes]
+        requests = CancellableRequests(Router(checked, redirect_slashes=False, default=endpoint))
+        await _serve(app, requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
 
 
 def _front_page() -> Route:
@@ -281,7 +290,8 @@ def _front_page() -> Route:
         url = str(request.base_url).rstrip("/") + PATH
         return PlainTextResponse(
             f"Pursuit {__version__} serves MCP here, over streamable HTTP. Its endpoint is {url}.\n"
-            f"To look at it: npx @modelcontextprotocol/inspector --cli {url} --method tools/list\n"
+            f"To look at it: npx @modelcontextprotocol/inspector --cli {url} --method tools/list "
+            '--header "Authorization: Bearer TOKEN"\n'
         )
 
     return Route("/", endpoint=say, methods=["GET"])
@@ -304,25 +314,6 @@ class _CheckedRoute:
             await refusal(scope, receive, send)
             return
         await self._route.handle(scope, receive, send)
-
-
-class _Verifier:
-    """The SDK's token verifier over our tokens."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        try:
-            holder = self._tokens.holder(token)
-        except PursuitError as error:
-            event(_log, logging.ERROR, "tokens cannot be read; every request is refused", why=error.message)
-            return None
-        if holder is None:
-            return None
-        # The subject ties a session to this token and those that it is rotated to; a later one may have the same name.
-        scopes = [*([OPERATOR_SCOPE] if holder.operator else []), *holder.may]
-        return AccessToken(token=REDACTED, client_id=holder.name, scopes=scopes, subject=holder.owner)
 
 
 async def _serve(
@@ -392,7 +383,10 @@ async def _listen(
 
 
 class _TimedHttp(H11Protocol):
-    """Closes a connection that has sent a part of a request's head and no more: uvicorn would wait without end."""
+    """Closes a connection that has sent a part of a request's head and no more: uvicorn would wait without end.
+
+    A connection of another user to a unix socket is closed before anything is read.
+    """
 
     def __init__(self, *given: Any, head_seconds: float, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -401,6 +395,11 @@ class _TimedHttp(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        connection: socket.socket = transport.get_extra_info("socket")
+        if connection.family == socket.AF_UNIX and (uid := peer_uid(connection)) != os.getuid():
+            event(_log, logging.WARNING, "a connection was refused", why="it is of another user", uid=uid)
+            transport.abort()
+            return
         self._watch()
 
     def data_received(self, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Approvals over HTTP, for operators: which calls wait for an answer, and the answer.
 
-Invariant: only an operator's token sees or answers an approval, on loopback, too; a refused request changes nothing.
+Invariant: only a token with the scope `approvals:answer`, as an operator's has it, sees or answers an approval, on
+loopback, too; a refused request changes nothing.
 
     GET  /approvals[?session_id=ID]   {"approvals": […]}
     GET  /approvals/{approval_id}[?reveal=true]   the question with its arguments whole
@@ -11,10 +12,9 @@ Invariant: only an operator's token sees or answers an approval, on loopback, to
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import StringConstraints, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -24,13 +24,19 @@ from starlette.types import Receive, Scope, Send
 
 from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
-from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.server.logs import event
-from pursuit.server.tokens import Holder, Tokens
+from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.server.access import KeysUnavailable, Verifier
+from pursuit.server.errors import owner_of
+from pursuit.server.tokens import Scope as TokenScope
+from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Audit, Caller
 from pursuit.service.service import LONGEST_REASON, Service
 
+if TYPE_CHECKING:
+    from pursuit.server.oauth import OAuth
+
+SCOPE: Final[TokenScope] = "approvals:answer"
 STATUSES: Final[Mapping[str, int]] = {
     "malformed_json": 400,
     "invalid_argument": 400,
@@ -81,7 +87,7 @@ class Unauthorized(PursuitError):
 
 
 class Forbidden(PursuitError):
-    """The token is a client's."""
+    """The token lacks the scope."""
 
     code = "forbidden"
 
@@ -107,6 +113,8 @@ def _error_response(error: PursuitError) -> Response:
     headers: dict[str, str] = {}
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
+    elif isinstance(error, Forbidden):
+        headers["WWW-Authenticate"] = f'Bearer error="insufficient_scope", scope="{SCOPE}"'
     elif isinstance(error, MethodNotAllowed):
         headers["Allow"] = error.details["allowed"]
     return _response(error.as_dict(), STATUSES.get(error.code, STATUSES["internal_error"]), headers)
@@ -116,15 +124,14 @@ Handler = Callable[[Request, Caller], Awaitable[dict[str, Any]]]
 
 _SCHEME = "bearer "
 _LONGEST = 80
-_log = logging.getLogger(__name__)
 
 
 class OperatorsOnly:
     """One path with the handlers of its methods; `verb` is the name of a POST in the audit."""
 
-    def __init__(self, handlers: Mapping[str, Handler], *, tokens: Tokens, audit: Audit, verb: str = "") -> None:
+    def __init__(self, handlers: Mapping[str, Handler], *, verifier: Verifier, audit: Audit, verb: str = "") -> None:
         self._handlers = handlers
-        self._tokens = tokens
+        self._verifier = verifier
         self._audit = audit
         self._verb = verb
 
@@ -139,11 +146,10 @@ class OperatorsOnly:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> dict[str, Any]:
-        holder = holder_of(request, self._tokens)
-        caller = Caller(who=holder.name, transport="http", holder=f"token:{holder.owner}")
+        caller, scopes = await self._caller(request)
         handler = self._handlers.get(request.method)
-        if not holder.operator:
-            needed = "this needs an operator's, which `pursuit token --operator` makes"
+        if SCOPE not in scopes:
+            needed = f"this needs the scope {SCOPE}, as an operator's has it, which `pursuit token --operator` makes"
             refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
             if handler is None or request.method != "POST":
                 raise refusal
@@ -155,22 +161,20 @@ class OperatorsOnly:
             raise MethodNotAllowed(f"this path takes {known} alone", allowed=known)
         return await handler(request, caller)
 
-
-def holder_of(request: Request, tokens: Tokens) -> Holder:
-    """The holder of the request's token."""
-    shown = request.headers.get("authorization", "")
-    if not shown.lower().startswith(_SCHEME):
-        raise Unauthorized(
-            "an operator's token is needed, as `Authorization: Bearer …`; make one with `pursuit token --operator`"
-        )
-    try:
-        holder = tokens.holder(shown[len(_SCHEME) :])
-    except PursuitError as error:
-        event(_log, logging.ERROR, "tokens cannot be read; every request is refused", why=error.message)
-        holder = None
-    if holder is None:
-        raise Unauthorized("this token is not known, or was revoked; make one with `pursuit token --operator`")
-    return holder
+    async def _caller(self, request: Request) -> tuple[Caller, Collection[str]]:
+        """The holder of the request's token, and its scopes."""
+        shown = request.headers.get("authorization", "")
+        if not shown.lower().startswith(_SCHEME):
+            raise Unauthorized(
+                "an operator's token is needed, as `Authorization: Bearer …`; make one with `pursuit token --operator`"
+            )
+        try:
+            found = await self._verifier.verify_token(shown[len(_SCHEME) :])
+        except KeysUnavailable as error:
+            raise UpstreamUnavailable(str(error)) from error
+        if found is None:
+            raise Unauthorized("this token is not known, was revoked or has expired; make one with `pursuit token`")
+        return Caller(who=found.client_id, transport="http", holder=owner_of(found)), found.scopes
 
 
 PATH: Final = "/approvals"
@@ -187,9 +191,9 @@ class ApprovalAnswer(InputModel):
     unseen: bool = False
 
 
-def approval_routes(service: Service, tokens: Tokens) -> list[Route]:
-    """The routes; `tokens` says who is an operator."""
-    approvals = Approvals(service)
+def approval_routes(service: Service, tokens: Tokens, oauth: OAuth | None = None) -> list[Route]:
+    """The routes; `tokens` and `oauth` say who may answer."""
+    approvals, verifier = Approvals(service), Verifier(tokens, oauth)
 
     async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
         return {"approvals": await approvals.open(_one_of(request, _FILTER))}
@@ -207,8 +211,8 @@ def approval_routes(service: Service, tokens: Tokens) -> list[Route]:
             approval_id, said.answer, reason=said.reason, caller=caller, channel="api", unseen=said.unseen
         )
 
-    asked = OperatorsOnly({"GET": waiting}, tokens=tokens, audit=service.audit)
-    answered = OperatorsOnly({"GET": show, "POST": answer}, tokens=tokens, audit=service.audit, verb="approve")
+    asked = OperatorsOnly({"GET": waiting}, verifier=verifier, audit=service.audit)
+    answered = OperatorsOnly({"GET": show, "POST": answer}, verifier=verifier, audit=service.audit, verb="approve")
     return [Route(PATH, asked), Route(f"{PATH}/{{approval_id}}", answered)]
 
 

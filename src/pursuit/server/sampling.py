@@ -15,10 +15,12 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     CONNECTION_CLOSED,
+    AudioContent,
     ContentBlock,
     CreateMessageRequest,
     CreateMessageRequestParams,
     CreateMessageResultWithTools,
+    ImageContent,
     ModelPreferences,
     SamplingMessage,
     TextContent,
@@ -29,7 +31,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from pursuit.core.events import ModelAnswer
+from pursuit.core.events import ModelAnswer, Request
 from pursuit.proposers.conversation import quoted
 from pursuit.proposers.language import AssistantMessage, Message, ModelRequest, NoAnswer, NoAnswerYet, UserMessage
 from pursuit.proposers.text_calls import describe_tools, read_calls, storable, wanted_call
@@ -50,9 +52,10 @@ def declares_sampling(ctx: Context) -> bool:
     return capabilities is not None and capabilities.sampling is not None
 
 
-def question_name(iteration: int, attempt: int) -> str:
-    """The name of the question of an attempt at an iteration; repeated questions have the same name."""
-    return f"{NAME}-{iteration}-{attempt}"
+def question_names(iteration: int, attempt: int, compactions: int) -> dict[Request, str]:
+    """The names of the questions of an attempt at an iteration; repeated questions have the same name."""
+    name = f"{NAME}-{iteration}-{attempt}"
+    return {"turn": name, "summary": f"{name}-summary-{compactions}"}
 
 
 class _Form:
@@ -112,10 +115,14 @@ def _message(message: Message, *, native: bool) -> tuple[Literal["user", "assist
             return "assistant", [*texts, *calls]
         rows = [{"tool": call.name, "args": call.args or {}} for call in answer.calls]
         return "assistant", [TextContent(text=json.dumps({"why": answer.text, "calls": rows}))]
+    media = [
+        (ImageContent if one.type.startswith("image/") else AudioContent)(data=one.data, mime_type=one.type)
+        for one in message.media
+    ]
     if native:
-        content: list[ContentBlock] = [TextContent(text=message.text)]
+        content: list[ContentBlock] = [*([TextContent(text=message.text)] if message.text else []), *media]
         return "user", [ToolResultContent(tool_use_id=message.call_id, content=content, is_error=message.failed)]
-    return "user", [TextContent(text=f"The result of {message.tool}:\n{quoted(message.text)}")]
+    return "user", [TextContent(text=f"The result of {message.tool}:\n{quoted(message.text)}"), *media]
 
 
 def _merged(parts: Iterable[tuple[Literal["user", "assistant"], list[Any]]]) -> list[SamplingMessage]:
@@ -188,7 +195,7 @@ class CarriedModel:
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """What the client brought for this question, once."""
-        name = question_name(request.iteration, request.attempt)
+        name = question_names(request.iteration, request.attempt, request.compactions)[request.purpose]
         unanswered, self._unanswered = self._unanswered, 0
         if name in self._brought:
             return self._form.read(_result(self._brought.pop(name)))

@@ -45,11 +45,13 @@ async def serve(
             await serve_stdio(server, any_text=gateway is not None)  # a gateway passes text on unchanged
             event(log, logging.INFO, "the client has gone")
             return
+        from pursuit.server.access import MISSIONS, UPSTREAM  # noqa: PLC0415
         from pursuit.server.http import serve_http  # noqa: PLC0415
         from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
 
-        routes = () if door.operators is None else approval_routes(runtime.service, door.operators)
-        await serve_http(server, door, routes=routes, any_text=gateway is not None, listening=listening)
+        routes = () if door.operators is None else approval_routes(runtime.service, door.operators, door.oauth)
+        rules = MISSIONS if gateway is None else UPSTREAM
+        await serve_http(server, door, routes=routes, any_text=gateway is not None, rules=rules, listening=listening)
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """The bearer tokens of clients and operators, stored as hashes in one file beside the ledger.
 
-Invariants: a token itself is never stored; with a damaged file no token is accepted; two processes that change the file
-at the same time lose no entry.
+Invariants: a token itself is never stored, except the one of this machine's user (`Tokens.local`), in a file of its
+own; with a damaged file no token is accepted; two processes that change the file at the same time lose no entry.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -26,18 +26,24 @@ from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
 from pursuit.upstream.fixed_patterns import TOKEN_NAME
 
 FILE_NAME: Final = "tokens.json"
+LOCAL_FILE: Final = "http.token"
+LOCAL_NAME: Final = "local"
 PREFIX: Final = "pursuit_"
 
 Right = Literal["approve-own"]
 RIGHTS: tuple[Right, ...] = get_args(Right)
 """`approve-own`: answers of its user to approvals of its own calls count over HTTP, if that channel is listed."""
 
+Scope = Literal["missions:read", "missions:write", "tools:call", "tasks:*", "approvals:answer"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+CLIENT_SCOPES: tuple[Scope, ...] = tuple(scope for scope in SCOPES if scope != "approvals:answer")
+
 _BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The name of a token, its hash, and whether it is an operator's; only that may answer an approval."""
+    """The name of a token, its hash, and whether it is an operator's, which sees the missions of all clients."""
 
     name: Annotated[str, msgspec.Meta(pattern=rf"\A{TOKEN_NAME.pattern}\Z")]
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -47,6 +53,22 @@ class Holder:
     """The hash of the token that this one was rotated from, and of those before it the first."""
     may: tuple[Right, ...] = ()
     """What else a client with it may do."""
+    expires_at: str | None = None
+    scopes: tuple[Scope, ...] | None = None
+    """None is every scope of a client; for an operator also that of answering approvals."""
+
+    @property
+    def granted(self) -> tuple[Scope, ...]:
+        """The scopes that it has."""
+        return (SCOPES if self.operator else CLIENT_SCOPES) if self.scopes is None else self.scopes
+
+    @property
+    def expired(self) -> bool:
+        """Whether its time is over; an unreadable time is."""
+        try:
+            return self.expires_at is not None and datetime.fromisoformat(self.expires_at) <= datetime.now(tz=UTC)
+        except (ValueError, TypeError):  # TypeError: a time without a zone
+            return True
 
     @property
     def owner(self) -> str:
@@ -77,12 +99,27 @@ class Tokens:
         """The tokens that belong to a ledger."""
         return cls(ledger.with_name(FILE_NAME))
 
-    def make(self, name: str, *, operator: bool = False, may: Sequence[Right] = ()) -> str:
-        """A new token of 256 random bits. It is returned once; only its hash is stored."""
+    def make(
+        self,
+        name: str,
+        *,
+        operator: bool = False,
+        may: Sequence[Right] = (),
+        scopes: Sequence[Scope] | None = None,
+        seconds: float | None = None,
+    ) -> str:
+        """A new token of 256 random bits, for so many seconds. It is returned once; only its hash is stored."""
         require_name(name)
-        token = PREFIX + secrets.token_urlsafe(_BYTES)
-        made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        entry = Holder(name=name, sha256=fingerprint(token), created_at=made, operator=operator, may=tuple(may))
+        token, now = _new_token(), datetime.now(tz=UTC)
+        entry = Holder(
+            name=name,
+            sha256=fingerprint(token),
+            created_at=_iso(now),
+            operator=operator,
+            may=tuple(may),
+            expires_at=None if seconds is None else _iso(now + timedelta(seconds=seconds)),
+            scopes=None if scopes is None else tuple(scopes),
+        )
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
@@ -91,13 +128,45 @@ class Tokens:
             self._write((*entries, entry))
         return token
 
+    @property
+    def local_file(self) -> Path:
+        """The file with the token that `local` gives, readable by its owner alone."""
+        return self.path.with_name(LOCAL_FILE)
+
+    def local(self) -> tuple[str, bool]:
+        """The client token of the user of this machine, and whether it was made now, because there was none."""
+        with self._alone() as entries:
+            kept = self._kept()
+            if any(one.sha256 == fingerprint(kept) for one in entries):
+                return kept, False
+            taken, token = {one.name for one in entries}, _new_token()
+            names = (LOCAL_NAME, *(f"{LOCAL_NAME}-{number}" for number in range(2, len(taken) + 3)))
+            name = next(name for name in names if name not in taken)
+            self._write_private(self.local_file, f"{token}\n")
+            made = _iso(datetime.now(tz=UTC))
+            self._write((*entries, Holder(name=name, sha256=fingerprint(token), created_at=made)))
+            return token, True
+
+    def local_if_needed(self) -> str | None:
+        """A token for the user of this machine, if clients have none at all."""
+        return None if any(not one.operator and not one.expired for one in self._current()) else self.local()[0]
+
     def rotate(self, name: str) -> str:
-        """A new token in place of the one of that name, which is refused from now on; what it owns is kept."""
-        token = PREFIX + secrets.token_urlsafe(_BYTES)
-        made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        """A new token in place of the one of that name, which is refused from now on; what it owns is kept.
+
+        One that expires lives as long again.
+        """
+        token, now = _new_token(), datetime.now(tz=UTC)
         with self._alone() as entries:
             before = _named(entries, name)
-            after = replace(before, sha256=fingerprint(token), created_at=made, subject=before.owner)
+            ends = before.expires_at
+            if ends is not None:
+                ends = _iso(now + (datetime.fromisoformat(ends) - datetime.fromisoformat(before.created_at)))
+            after = replace(
+                before, sha256=fingerprint(token), created_at=_iso(now), expires_at=ends, subject=before.owner
+            )
+            if fingerprint(self._kept()) == before.sha256:
+                self._write_private(self.local_file, f"{token}\n")
             self._write([after if one is before else one for one in entries])
         return token
 
@@ -107,13 +176,15 @@ class Tokens:
         return next(name for number in range(1, len(taken) + 2) if (name := f"token-{number}") not in taken)
 
     def names(self) -> list[dict[str, Any]]:
-        """Name, role, creation time and further rights of each token."""
+        """Name, role, creation time, further rights, scopes and expiry of each token."""
         return [
             {
                 "name": entry.name,
                 "role": role_of(operator=entry.operator),
                 "created_at": entry.created_at,
                 **({"may": list(entry.may)} if entry.may else {}),
+                **({} if entry.scopes is None else {"scopes": list(entry.scopes)}),
+                **({} if entry.expires_at is None else {"expires_at": entry.expires_at, "expired": entry.expired}),
             }
             for entry in self._current()
         ]
@@ -123,6 +194,8 @@ class Tokens:
         with self._alone() as entries:
             gone = _named(entries, name)
             self._write(tuple(one for one in entries if one is not gone))
+            if fingerprint(self._kept()) == gone.sha256:
+                self.local_file.unlink()
 
     def owner(self, token: str) -> str | None:
         """The name of the token, or None if it is unknown or revoked."""
@@ -130,14 +203,14 @@ class Tokens:
         return None if holder is None else holder.name
 
     def holder(self, token: str) -> Holder | None:
-        """The holder of the token, or None if it is unknown or revoked."""
+        """The holder of the token, or None if it is unknown, revoked or expired."""
         shown = fingerprint(token)
         found: Holder | None = None
         for entry in self._current():
             # All are compared, so that the time does not depend on which one matches.
             if hmac.compare_digest(entry.sha256, shown):
                 found = entry
-        return found
+        return None if found is None or found.expired else found
 
     def _current(self) -> tuple[Holder, ...]:
         try:
@@ -169,23 +242,41 @@ class Tokens:
         finally:
             os.close(lock)
 
+    def _kept(self) -> str:
+        """The token of `local_file`; empty if there is none."""
+        try:
+            return self.local_file.read_text(encoding="utf-8").strip()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return ""
+
     def _write(self, entries: Sequence[Holder]) -> None:
-        """Replaces the file atomically; a crash leaves the old one or the new one."""
         document = _Document(version=1, tokens=tuple(entries))
         body = json.dumps(msgspec.to_builtins(document), indent=1)
-        fresh = self.path.with_name(f"{self.path.name}.new")
+        self._write_private(self.path, f"{body}\n")
+
+    def _write_private(self, path: Path, text: str) -> None:
+        """Replaces a file atomically; a crash leaves the old one or the new one."""
+        fresh = path.with_name(f"{path.name}.new")
         fresh.unlink(missing_ok=True)  # left by a process that died; we hold the lock
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
             os.fchmod(file.fileno(), PRIVATE_FILE)
-            file.write(f"{body}\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.path)
+        fresh.replace(path)
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _new_token() -> str:
+    return PREFIX + secrets.token_urlsafe(_BYTES)
+
+
+def _iso(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds")
 
 
 def _named(entries: Sequence[Holder], name: str) -> Holder:

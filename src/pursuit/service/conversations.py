@@ -7,20 +7,31 @@ says whether it is the same to the byte.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from pursuit.core.decision import decide
-from pursuit.core.events import AnyEvent, IterationEnded, ModelAnswer, ModelAnswered, ModelAsked, decode
+from pursuit.core.events import (
+    AnyEvent,
+    ConversationCompacted,
+    IterationEnded,
+    ModelAnswer,
+    ModelAnswered,
+    ModelAsked,
+    decode,
+)
 from pursuit.core.fold import advance
 from pursuit.core.mission import AskedProposer
 from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS
-from pursuit.engine.driver import ToolSource
-from pursuit.engine.models import offered
-from pursuit.errors import InvalidArgument
+from pursuit.engine.driver import Driver
+from pursuit.engine.lessons import lessons_for
+from pursuit.engine.models import affordable, offered
+from pursuit.errors import InvalidArgument, PursuitError
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.choice import NoSampler
 from pursuit.proposers.conversation import CHARACTERS, read_answer
@@ -28,9 +39,12 @@ from pursuit.proposers.language import (
     AssistantMessage,
     LanguageModel,
     ModelRequest,
+    NoAnswerYet,
     OfferedTool,
     ProposerContext,
+    Terms,
     ToolMessage,
+    not_text,
 )
 from pursuit.proposers.model import AskModel, ToolNames
 
@@ -40,18 +54,17 @@ class Conversations:
     """The conversations in a ledger."""
 
     ledger: Ledger
-    source: ToolSource
+    driver: Driver
 
     async def shown(self, mission_id: str, iteration: int | None = None) -> dict[str, Any]:
         """The requests of an iteration as they were sent, or the one that is sent next."""
         events = await self._events(mission_id)
         if iteration is None:
-            state = _folded(events)
-            request = await (await self._asker(mission_id, state)).request(state)
-            return {"session_id": mission_id, "requests": [_row(request, None, None)]}
+            rows = [_row(request, None, None) for request in await self._next(mission_id, _folded(events))]
+            return {"session_id": mission_id, "requests": rows}
         rows = [
             _row(request, asked, answered)
-            async for asked, answered, request, _state in self._requests(mission_id, events)
+            async for asked, answered, request in self._requests(mission_id, events)
             if asked.iteration == iteration
         ]
         if not rows:
@@ -64,7 +77,9 @@ class Conversations:
         With a model, it is asked each request in turn, with the recorded results, up to the first answer that differs.
         """
         events = await self._events(mission_id)
-        async for asked, answered, request, _state in self._requests(mission_id, events):
+        async for asked, answered, request in self._requests(mission_id, events):
+            if asked.purpose == "summary":
+                continue
             recorded = None if answered is None else await read_answer(answered, self.ledger.blob)
             row: dict[str, Any] = {
                 "iteration": asked.iteration,
@@ -75,7 +90,8 @@ class Conversations:
             if model is None or recorded is None:
                 yield row
                 continue
-            answer = await model.answer(request)
+            thinking = 0 if model.terms is None else model.terms.thinking(request.settings)
+            answer = await model.answer(replace(request, max_tokens=request.max_tokens + thinking))
             same = _calls(answer) == _calls(recorded)
             used = {"tokens": answer.input_tokens + answer.output_tokens, "cost_usd": answer.cost_usd}
             yield {**row, "model": model.name, "same_calls": same, "used": used, "new_calls": _calls(answer)}
@@ -92,7 +108,7 @@ class Conversations:
 
     async def _requests(
         self, mission_id: str, events: Sequence[AnyEvent]
-    ) -> AsyncIterator[tuple[ModelAsked, ModelAnswered | None, ModelRequest, MissionState]]:
+    ) -> AsyncIterator[tuple[ModelAsked, ModelAnswered | None, ModelRequest]]:
         """Each request that was answered, and the last one if it was not, as it was built then."""
         answers = {
             (one.iteration, one.attempt): one
@@ -113,31 +129,66 @@ class Conversations:
                     asker = await self._asker(mission_id, state)
                 key = (event.iteration, event.attempt)
                 if event.purpose == "turn" and last[key] == place:
-                    yield event, answers.get(key), await asker.request(state, said=event.said), state
+                    yield event, answers.get(key), await asker.request(state, said=event.said)
+                following = events[place + 1] if place + 1 < len(events) else None
+                if event.purpose == "summary" and isinstance(following, ModelAnswered):
+                    for request in await self._summary(mission_id, deepcopy(state), event.model):
+                        yield event, following, request
             state = advance(state, event)
 
+    async def _summary(self, mission_id: str, state: MissionState, model: str) -> list[ModelRequest]:
+        """The request for a summary, which the same state and the same window give again."""
+        found: list[ModelRequest] = []
+        window = None if state.conversation is None else state.conversation.window
+        unsent = _Unsent(NoSampler(name=model, terms=Terms(window=window)), state, found)
+        means = replace(await self._means(mission_id, state), compact=_not_cut)
+        await AskModel(_asked(mission_id, state), [unsent], means, room=1 << 30).propose(state, ())
+        return found
+
+    async def _next(self, mission_id: str, state: MissionState) -> list[ModelRequest]:
+        """The request that a run would send now, if the budget allows one: the next one, or one for a summary.
+
+        The mission's own proposer builds it, and what it would record changes this state alone.
+        """
+        found: list[ModelRequest] = []
+
+        def unsent(model: LanguageModel) -> LanguageModel:
+            return _Unsent(model, state, found)
+
+        async def compact(event: ConversationCompacted) -> None:
+            advance(state, event)
+
+        lessons = await lessons_for(self.ledger, mission_id, state, self.driver.settings.memory_lessons)
+        means = replace(await self._means(mission_id, state), record=unsent, compact=compact, lessons=lessons)
+        if self.driver.ready is not None:
+            with suppress(PursuitError):  # without a key the model's window is not known
+                await self.driver.ready(state.mission)
+        await self.driver.proposer_for(state.mission, None, means).propose(state, ())
+        return found
+
     async def _asker(self, mission_id: str, state: MissionState) -> AskModel:
-        settings = state.mission.proposer
-        if not isinstance(settings, AskedProposer):
-            raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
+        means = await self._means(mission_id, state)
+        return AskModel(_asked(mission_id, state), [NoSampler()], means, room=1 << 30)
+
+    async def _means(self, mission_id: str, state: MissionState) -> ProposerContext:
+        _asked(mission_id, state)
 
         async def past(_after: int) -> Sequence[tuple[int, AnyEvent]]:
             return ()
 
-        means = ProposerContext(
+        return ProposerContext(
             tools=await self._tools(state),
             record=lambda model: model,
             past=past,
             blob=self.ledger.blob,
             mission_id=mission_id,
         )
-        return AskModel(settings, [NoSampler()], means, room=1 << 30)
 
     async def _tools(self, state: MissionState) -> list[OfferedTool]:
         """The tools that the model was offered, or those that it is offered first."""
         body = None if state.tools_offered is None else await self.ledger.blob(state.tools_offered)
         if body is None:
-            return offered(state, await self.source.tools_for(state.tools, state.mission.policy, state.callers))
+            return offered(state, await self.driver.source.tools_for(state.tools, state.mission.policy, state.callers))
         names = ToolNames([*state.tools, *OWN_TOOLS])
         rows: list[tuple[str, str, dict[str, Any]]] = msgspec.json.decode(body)
         return [
@@ -145,6 +196,42 @@ class Conversations:
             for shown, description, schema in rows
             if (meant := names.meant(shown)) is not None
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsent:
+    """A model that is not asked; its requests are kept as they would be sent."""
+
+    model: LanguageModel
+    state: MissionState
+    found: list[ModelRequest]
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.model.name
+
+    @property
+    def terms(self) -> Terms | None:
+        """The model's own terms."""
+        return self.model.terms
+
+    async def answer(self, request: ModelRequest) -> ModelAnswer:
+        """Keeps the request."""
+        self.found.append(affordable(self.state, request, self.terms))
+        raise NoAnswerYet("nothing is sent")
+
+
+async def _not_cut(_event: ConversationCompacted) -> None:
+    """A cut of a conversation of the past is already recorded."""
+    raise NoAnswerYet("nothing is recorded")
+
+
+def _asked(mission_id: str, state: MissionState) -> AskedProposer:
+    settings = state.mission.proposer
+    if not isinstance(settings, AskedProposer):
+        raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
+    return settings
 
 
 def _folded(events: Sequence[AnyEvent]) -> MissionState:
@@ -165,13 +252,19 @@ def _row(request: ModelRequest, asked: ModelAsked | None, answered: ModelAnswere
     row: dict[str, Any] = {
         "iteration": request.iteration,
         "request": request.attempt,
+        "purpose": request.purpose,
+        "digest": request.digest(),
         "system": request.system,
         "messages": [_message(one) for one in request.messages],
-        "tools": [tool.name for tool in request.tools],
+        "tools": [
+            {"name": tool.name, "description": tool.description, "schema": dict(tool.schema)} for tool in request.tools
+        ],
         "tokens": _tokens(request),
     }
-    if asked is not None:
-        row |= {"model": asked.model, "digest": asked.digest, "exact": request.digest() == asked.digest}
+    if asked is None:
+        row |= {"max_tokens": request.max_tokens, "settings": dict(request.settings)}
+    else:
+        row |= {"model": asked.model, "exact": request.digest() == asked.digest}
     if answered is not None:
         used = {"input": answered.read, "cached": answered.cached, "output": answered.tokens - answered.read}
         row["used"] = {**used, "reasoning": answered.reasoning, "cost_usd": answered.cost_usd}
@@ -182,7 +275,8 @@ def _message(message: Any) -> dict[str, Any]:
     if isinstance(message, AssistantMessage):
         return {"role": "assistant", "text": message.answer.text, "calls": _calls(message.answer)}
     if isinstance(message, ToolMessage):
-        return {"role": "tool", "tool": message.tool, "text": message.text, "failed": message.failed}
+        media = {"media": [one.type for one in message.media]} if message.media else {}
+        return {"role": "tool", "tool": message.tool, "text": message.text, "failed": message.failed, **media}
     return {"role": "user", "text": message.text}
 
 
@@ -191,7 +285,7 @@ def _tokens(request: ModelRequest) -> dict[str, int]:
     parts = {"system": len(request.system), "tools": len(request.tools_body)}
     parts |= dict.fromkeys(("first message", "later messages", "answers", "results"), 0)
     for place, message in enumerate(request.messages):
-        size = len(msgspec.json.encode(message.sent))
+        size = len(msgspec.json.encode(message.sent)) - not_text(message)
         match message:
             case AssistantMessage():
                 parts["answers"] += size

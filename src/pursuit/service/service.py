@@ -172,7 +172,7 @@ class Service(Queries):
     @property
     def conversations(self) -> Conversations:
         """The conversations of the missions with their language models."""
-        return Conversations(ledger=self.ledger, source=self.driver.source)
+        return Conversations(ledger=self.ledger, driver=self.driver)
 
     async def prompt(self, mission_id: str, iteration: int | None = None) -> dict[str, Any]:
         """The requests of an iteration as they were sent, or the one that is sent next."""

@@ -24,7 +24,7 @@ from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, InvalidArgument, PolicyDenied
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
 from pursuit.server.errors import Context, answerable, caller_of, elicitation_channel, is_modern
-from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_name
+from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_names
 from pursuit.server.signing import Signer
 from pursuit.server.tasks.promotion import DetachedSession
 from pursuit.service.approvals import ApprovalNotFound, Approvals
@@ -193,7 +193,8 @@ class Elicitation:
     async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
         """Whether one of these questions still waits for an answer."""
         state = await self._state_of(mission_id)
-        if not state.terminal and question_name(state.current_index, len(state.answers)) in questions:
+        asked = question_names(state.current_index, len(state.answers), state.compactions)
+        if not state.terminal and set(questions) & set(asked.values()):
             return True
         return any(row["approval_id"] in questions for row in await self._approvals.open(mission_id))
 

@@ -26,7 +26,7 @@ from mcp.server.context import CallNext, HandlerResult
 from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
 from pursuit.problems.attempts import PREFIX, new_attempt_id
 from pursuit.problems.brief import TOOL
-from pursuit.server.errors import Context, connection_of, is_modern, wire_error
+from pursuit.server.errors import Context, connection_of, is_modern, owner_of, wire_error
 from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.logs import event
 from pursuit.server.problems.handler import ProblemHandler
@@ -41,7 +41,7 @@ _SHARED: Hashable = "all"
 _ANONYMOUS: Hashable = ("", "")
 _UNKNOWN_CLIENT = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
-    "its own (/mcp?client=NAME), or a token (--require-token)"
+    "its own (/mcp?client=NAME), or a token of its own (`pursuit token`)"
 )
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class SessionManager:
         if not is_modern(ctx.protocol_version):
             return connection_of(ctx)
         token = get_access_token()
-        return ("" if token is None else token.subject or token.client_id, _name_in_address(ctx))
+        return ("" if token is None else owner_of(token), _name_in_address(ctx))
 
     def _ended(self, key: Hashable) -> None:
         """Closes the handler of an MCP session that has ended."""
