@@ -61,6 +61,7 @@ def test_a_question_is_answered_in_another_terminal_while_it_is_held(tmp_path: P
     place = place_with(tmp_path, [asks("make"), {"write": library(2)}])
     running = place.begin("run", "fix.toml", fresh=False)
     until(lambda: place.ledger.exists() and "execute of server agent" in place.ask("approvals", code=None)[0])
+    assert "agent.execute" in running.until("the agent asks")
     assert "approved: agent.execute" in place.ask("approve", "--all")[0]
     assert running.end()[0] == 0
     assert answers(place) == {"make.yes", "lib.py"}

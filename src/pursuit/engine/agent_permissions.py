@@ -50,6 +50,7 @@ async def answer_question(run: Run, question: Question) -> bool | None:
 async def hold_or_wait(run: Run, approval: Approval) -> bool | None:
     """The answer of a person, held for a while; None without one, and then the mission waits."""
     if approval.answer is None:
+        run.report_phase("execute")  # shows the question
         await _hold(run, approval)
     if approval.answer is None:
         await _begin_wait(run, approval.tool)
