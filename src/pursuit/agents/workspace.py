@@ -306,10 +306,15 @@ class Workspace:
 
     async def _write_tree(self, index: Path, work_tree: Path) -> str:
         # What is linked is the user's, and our own folder may lie in the repository.
-        left_out = [*self.settings.link]
+        left_out = [name.rstrip("/") for name in self.settings.link]
         if (own := self._inside(self.folder.parent)) is not None and work_tree == self.top:
             left_out.append(str(own))
-        paths = [".", *(f":(exclude,top,literal){name.rstrip('/')}" for name in left_out)]
+        if left_out:  # git refuses a path that it ignores anyway, also where it is to be left out
+            words = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z", "--", *left_out)
+            said = await self._git(*words, index=index, work_tree=work_tree)
+            ignored = {name.rstrip("/") for name in said.decode(errors="replace").split("\0")}
+            left_out = [name for name in left_out if not ignored.intersection(_with_parents(name))]
+        paths = [".", *(f":(exclude,top,literal){name}" for name in left_out)]
         await self._git("add", "-A", "--", *paths, index=index, work_tree=work_tree)
         return (await self._git("write-tree", index=index)).decode().strip()
 
@@ -373,6 +378,10 @@ class Workspace:
         return await run_git(
             [*settings, *words], cwd=cwd or work_tree or self.top, environment=environment, given=given
         )
+
+
+def _with_parents(name: str) -> list[str]:
+    return [name, *(str(one) for one in Path(name).parents)]
 
 
 async def run_git(words: Sequence[str], *, cwd: Path, environment: Mapping[str, str], given: bytes | None) -> bytes:
