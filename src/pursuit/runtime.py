@@ -18,7 +18,7 @@ from pursuit.config.configuration import (
     find_configuration,
     load_configuration,
 )
-from pursuit.config.files import live_folder, locate_state
+from pursuit.config.files import live_folder, locate_state, workspaces_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
@@ -289,6 +289,7 @@ class Runtime:
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
                 surroundings=configuration.surroundings,
+                workspaces=workspaces_folder(self.state_path),
                 live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,

@@ -288,6 +288,11 @@ def live_folder(state: Path) -> Path:
     return state.absolute().parent / "live"
 
 
+def workspaces_folder(state: Path) -> Path:
+    """Where the workspaces of agents are, beside the ledger."""
+    return state.absolute().parent / "workspaces"
+
+
 def locate_state(state: Path | str | None, config: Path | None) -> Path:
     """The ledger's file: as given, or `PURSUIT_STATE`, or `state` of the configuration, or beside it.
 

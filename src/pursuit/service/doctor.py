@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from pursuit.agents.known_agents import find_agents
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
 from pursuit.config.mission_file import load_mission_file
@@ -232,7 +233,18 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
     findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
     findings += isolation_findings(configuration)
+    findings += await agent_findings()
     return findings
+
+
+async def agent_findings() -> list[Finding]:
+    """The coding agents on `PATH` and whether each can be started."""
+    return [
+        fine("agent", f"{one.name} {one.version} ({' '.join(one.command)}) works")
+        if one.problem is None
+        else warning("agent", f"{' '.join(one.command)}: {one.problem}", "repair or remove it, or use another agent")
+        for one in await find_agents()
+    ]
 
 
 def isolation_findings(configuration: Configuration) -> list[Finding]:
