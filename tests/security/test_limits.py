@@ -8,7 +8,8 @@ from typing import Any
 import anyio
 import pytest
 from callers_stage import Served, serving
-from gateway_stage import run
+from gateway_stage import ABLE, run
+from http_stage import http
 from model_endpoint import calls
 from model_stage import OPENAI, scripted
 from test_callers import COMMANDS, OPEN, WIPES
@@ -17,6 +18,8 @@ from pursuit.config.configuration import load_configuration
 from pursuit.core.mission import parse_mission
 from pursuit.engine.context import Spent
 from pursuit.errors import ValidationFailed
+from pursuit.server.tokens import Scope
+from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.limits import Usage, stream_of
 
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -119,6 +122,46 @@ def test_a_client_makes_more_calls_in_a_minute_than_it_may(tmp_path: Path) -> No
             assert len(served.world.reached) == 2
             assert "result" in await served.ask("guest", "tools/list", {}), "a list reaches no tool"
             assert "result" in await served.ask("other", *calls[0])
+
+    run(main)
+
+
+WIPE = "notifications/world/wipe"
+LEGACY = "2025-11-25"
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": ABLE, "clientInfo": {"name": "t", "version": "1"}}
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+@pytest.mark.guarantee("scopes-bound-a-token")
+@pytest.mark.parametrize(("scopes", "said"), [([], 403), (None, 202)])
+def test_notifications_pass_neither_the_scopes_nor_the_calls_in_a_minute(
+    tmp_path: Path, scopes: list[Scope] | None, said: int
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path, limits("calls_a_minute = 2"), gateway=True) as served,
+            http(served.tokens.make("mallory", scopes=scopes)) as wire,
+        ):
+            wire.headers["Accept"] = "application/json, text/event-stream"
+
+            async def say(method: str, **more: Any) -> Any:
+                return await wire.post(served.url, json={"jsonrpc": "2.0", "method": method, **more})
+
+            begun = await say("initialize", id=1, params=INITIALIZE)
+            wire.headers.update({"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": LEGACY})
+            for method in ("initialized", "cancelled", "progress", "roots/list_changed"):
+                assert (await say(f"notifications/{method}")).status_code == 202
+            await say("tools/list", id=2, params={})
+            assert [(await say(WIPE)).status_code for _ in range(5)] == [said] * 5
+            await say("ping", id=3)  # after them, in the same session
+            lines, recorded = list[str](), [] if said == 403 else [f"call world.{WIPE}"] * 2
+            with anyio.move_on_after(10):
+                while len(lines) < len(recorded):
+                    lines = [line["verb"] for line in await gateway_lines(served.runtime.service.ledger)]
+            asked = await say("notifications/progress", id=4, params={})
+            assert asked.status_code == 403 if said == 403 else "calls_a_minute = 2" in asked.text
+            lines = [line["verb"] for line in await gateway_lines(served.runtime.service.ledger)]
+            assert lines == recorded, "one that is dropped costs nothing"
 
     run(main)
 
