@@ -307,8 +307,10 @@ def test_wrong_callers_are_faults_with_their_place(tmp_path: Path) -> None:
 @pytest.mark.guarantee("clients-have-ceilings")
 @pytest.mark.parametrize("who", ["guest", "ann"])
 def test_a_task_goes_on_after_a_restart_as_the_client_that_asked_for_it(tmp_path: Path, who: str) -> None:
+    config = f"{OPEN}[limits]\nrunning = 1\n"
+
     async def first() -> tuple[dict[str, str], str]:
-        async with serving(tmp_path, OPEN) as served:
+        async with serving(tmp_path, config) as served:
             served.shown["ann"] = served.tokens.make("ann", operator=True)
             served.world.hold = anyio.Event()
             mission = await served.start(who, WIPES)
@@ -321,7 +323,7 @@ def test_a_task_goes_on_after_a_restart_as_the_client_that_asked_for_it(tmp_path
 
     async def main() -> None:
         shown, mission = await first()
-        async with serving(tmp_path, OPEN, shown=shown) as served:
+        async with serving(tmp_path, config, shown=shown) as served:
             await until(served.runtime, mission, lambda state: state.iteration_count == 2)
             service = served.runtime.service
             state = await service.state(mission)

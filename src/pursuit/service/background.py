@@ -20,7 +20,7 @@ from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.engine.context import Observer, Phase
-from pursuit.errors import Conflict, PursuitError, SessionNotFound
+from pursuit.errors import Conflict, LimitReached, PursuitError, SessionNotFound
 from pursuit.service.audit import Caller, local_subject
 from pursuit.service.service import Service
 from pursuit.service.tasks import LOCAL
@@ -129,9 +129,13 @@ class BackgroundRuns:
     async def _continue(self, mission_id: str) -> None:
         try:
             await self._prepare(mission_id)
-            await self._service.continue_run(mission_id)
-        except Conflict:
-            self._later(mission_id, FIRST_RETRY)  # another process drives it; should that one die, it is our turn
+            driver = (await self._service.state(mission_id)).driver or Identity()
+            caller = Caller(transport="background", credential=driver.credential, subject=driver.subject)
+            async with self._service.driving(caller, mission_id):
+                await self._service.continue_run(mission_id)
+        except (Conflict, LimitReached):
+            # Another process drives it, and may die; or its client runs as many others as it may, and one will end.
+            self._later(mission_id, FIRST_RETRY)
         except SessionNotFound:
             return
         except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
@@ -251,15 +255,20 @@ class MissionTasks:
             if state.waiting_for == "approval" and not await self._asked(run, task):
                 break
             begun = state.open is not None or state.iteration_count > run.first
-            async with _progress_observer(task, run) as observer:
-                await self._service.iterate(
-                    run.session_id,
-                    iterations=left,
-                    proposal=None if begun else run.proposal,
-                    after=state.iteration_count,
-                    observer=observer,
-                    caller=run.caller,
-                )
+            try:
+                counted = self._service.driving(run.caller, run.session_id)
+                async with counted, _progress_observer(task, run) as observer:
+                    await self._service.iterate(
+                        run.session_id,
+                        iterations=left,
+                        proposal=None if begun else run.proposal,
+                        after=state.iteration_count,
+                        observer=observer,
+                        caller=run.caller,
+                    )
+            except LimitReached:  # its client runs as many others as it may, and one will end
+                await anyio.sleep(FIRST_RETRY)
+                continue
             if (await self._service.state(run.session_id)).waiting_for != "approval":
                 break
         return await self._service.missed(run.session_id, run.iterations, run.first)
