@@ -8,6 +8,7 @@ TRACKERS := $(VENV)/.installed-trackers
 SUITE := $(VENV)/conformance/.installed
 REAL := $(VENV)/real-servers/.installed
 TYPESCRIPT := $(VENV)/typescript-clients/.installed
+AGENTS := $(VENV)/real-agents/.installed
 MCP1 := .venv-mcp1/.installed
 FASTMCP := .venv-fastmcp/.installed
 
@@ -46,7 +47,7 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(TRACKERS) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
+soak: $(STAMP) $(TRACKERS) $(SUITE) $(REAL) $(TYPESCRIPT) $(AGENTS) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 -m "slow or soak" tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -103,6 +104,12 @@ $(TYPESCRIPT): tests/clients/typescript/package.json | $(STAMP)
 	cp $< $(@D)
 	$(NPM) --prefix $(@D) >/dev/null
 	touch $(TYPESCRIPT)
+
+# A coding agent as it is, about 150 MB; where it cannot be installed, its test is skipped.
+$(AGENTS): tests/real_agents/package.json | $(STAMP)
+	mkdir -p $(@D)
+	cp $< $(@D)
+	-$(NPM) --prefix $(@D) >/dev/null && touch $(AGENTS)
 
 # A client and a server of the SDK's 1.x line, which cannot live beside ours in one environment.
 $(MCP1): constraints-mcp1.txt

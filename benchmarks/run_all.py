@@ -23,6 +23,7 @@ BENCHMARKS = (
     "memory.py",
     "floods.py",
     "models.py",
+    "agents.py",
 )
 
 

@@ -60,3 +60,6 @@ def quick_python(monkeypatch: pytest.MonkeyPatch) -> None:
     from quick_start import python  # it lies in a folder that was just made known
 
     monkeypatch.setattr(sys, "executable", python())
+
+
+from postgres_server import new_database, postgres_servers  # noqa: E402, F401 - it lies in a folder that was just made known

@@ -9,6 +9,7 @@
       NotPaused                  not_paused: there is nothing to resume
       NoIterations               no_iterations: nothing has been run yet
       Conflict                   conflict: another process drives it, or its stream has new events
+        Fenced                   this process lost its lease on a mission, and stops
         Overtaken                the requested step has already run; the caller gets its result
       LedgerUnavailable          ledger_unavailable: disk full, read-only, or not a ledger of Pursuit
       LedgerTooNew               ledger_too_new: written by a newer release
@@ -154,6 +155,10 @@ class Conflict(PursuitError):
 
     code = "conflict"
     exit_code = 2
+
+
+class Fenced(Conflict):
+    """The process lost its lease on a stream: it may neither store nor send for it any more."""
 
 
 class Overtaken(Conflict):

@@ -18,7 +18,7 @@ from pursuit.config.configuration import (
     find_configuration,
     load_configuration,
 )
-from pursuit.config.files import live_folder, locate_state
+from pursuit.config.files import live_folder, locate_state, workspaces_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
@@ -29,7 +29,7 @@ from pursuit.engine.driver import Driver
 from pursuit.engine.state_cache import States
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
-from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.ledger.opening import open_ledger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import ROOM, LanguageModel, Price
@@ -206,7 +206,7 @@ class Runtime:
         only: str | None = None,
     ) -> None:
         self.only = only
-        self._state = Path(state) if state is not None else None
+        self._state = state
         self._config = config
         self._servers = dict(servers or {})
         self._caller = caller
@@ -216,6 +216,7 @@ class Runtime:
         self._from_files: dict[str, ServerConfig] = {}
         self._schedules: Mapping[str, ScheduleConfig] = {}
         self._children: Children | None = None
+        self._settings: Mapping[str, float] = {}
         self.service: Service
         self.toolbox: Toolbox
         self.tasks: Tasks
@@ -239,6 +240,7 @@ class Runtime:
             self.state_path = locate_state(self._state, configuration.path)
             self.model = configuration.model
             self._schedules = configuration.schedules
+            self._settings = configuration.settings
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             clock = SystemClock()
@@ -287,6 +289,7 @@ class Runtime:
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
                 surroundings=configuration.surroundings,
+                workspaces=workspaces_folder(self.state_path),
                 live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
@@ -442,7 +445,8 @@ class Runtime:
         return {**self._servers, COMMANDS_SERVER: CommandUpstream(configuration.commands, self.tasks)}
 
     def _open_ledger(self, path: Path) -> Ledger:
-        return SqliteLedger.open(path)
+        settings = self._settings
+        return open_ledger(path, lease=settings.get("lease_seconds"), migrate=settings.get("migrate_ledger", 1) != 0)
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):
@@ -527,7 +531,7 @@ async def scaffold(
 
 async def examine_installation(config: Path | None, state: Path) -> list[Finding]:
     """The findings of `pursuit doctor` about a configuration, its servers and a ledger."""
-    return await examine(config, state, SqliteLedger.open)
+    return await examine(config, state, open_ledger)
 
 
 def _toolbox(

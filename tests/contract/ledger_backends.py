@@ -13,8 +13,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from postgres_server import VERSIONS
 
 from pursuit.ledger.contract import Draft, Ledger
+from pursuit.ledger.postgres import PostgresLedger
 from pursuit.ledger.sqlite import SqliteLedger
 
 GENEROUS = 120
@@ -29,16 +31,31 @@ class Backend:
     source: str
 
 
-BACKENDS = [
-    Backend(
-        name="sqlite",
-        open=lambda folder: SqliteLedger.open(folder / "ledger.db"),
-        source="from pursuit.ledger.sqlite import SqliteLedger\nledger = SqliteLedger.open(folder / 'ledger.db')\n",
+SQLITE = Backend(
+    name="sqlite",
+    open=lambda folder: SqliteLedger.open(folder / "ledger.db"),
+    source="from pursuit.ledger.sqlite import SqliteLedger\nledger = SqliteLedger.open(folder / 'ledger.db')\n",
+)
+
+
+def on_postgres(name: str, new_database: Callable[[], str]) -> Backend:
+    """A backend whose folder holds the address of a database, which the first opening makes."""
+
+    def open_(folder: Path) -> Ledger:
+        address = folder / "address"
+        if not address.exists():
+            address.write_text(new_database())
+        return PostgresLedger.open(address.read_text())
+
+    source = (
+        "from pursuit.ledger.postgres import PostgresLedger\n"
+        "ledger = PostgresLedger.open((folder / 'address').read_text())\n"
     )
-]
+    return Backend(name=name, open=open_, source=source)
 
 
-every_backend = pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+BACKENDS = {"sqlite": None, **{f"postgres-{version}": version for version in VERSIONS}}
+every_backend = pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 
 
 def check(backend: Backend, folder: Path, case: Callable[[Ledger], Awaitable[None]]) -> None:

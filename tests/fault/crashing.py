@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallRefused, CallSettled, decode
 from pursuit.core.mission import Mission
-from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.ledger.contract import Ledger
 from pursuit.runtime import Runtime
 from pursuit.upstream.functions import tool
 
@@ -21,7 +21,7 @@ class Crash(BaseException):
 class CrashingLedger:
     """Passes everything on to a real ledger until its time has come; a dead process writes nothing more."""
 
-    def __init__(self, ledger: SqliteLedger, at: int | None, when: Literal["before", "after"]) -> None:
+    def __init__(self, ledger: Ledger, at: int | None, when: Literal["before", "after"]) -> None:
         self._ledger = ledger
         self._at = at
         self._when = when
@@ -55,7 +55,7 @@ class CrashingRuntime(Runtime):
         self.ledger: CrashingLedger
 
     def _open_ledger(self, path: Path) -> Any:
-        self.ledger = CrashingLedger(SqliteLedger.open(path), self._at, self._when)
+        self.ledger = CrashingLedger(super()._open_ledger(path), self._at, self._when)
         return self.ledger
 
 

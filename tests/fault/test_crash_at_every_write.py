@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,10 +10,12 @@ from typing import Any, Literal
 import anyio
 import pytest
 from crashing import CrashingRuntime, World, calls_of, first_run
+from postgres_server import NewDatabase
 
 from pursuit import Budget, Mission
 from pursuit.core.criteria import check, event, metric, predicate
 from pursuit.errors import LedgerUnavailable
+from pursuit.ledger.opening import file_of
 
 REPEATABLE = {"world.read", "world.put"}
 SCRIPT = """
@@ -58,9 +61,8 @@ def mission() -> Mission:
     )
 
 
-async def _crash_and_restart(folder: Path, at: int, when: Literal["before", "after"]) -> None:
+async def _crash_and_restart(state: Path, at: int, when: Literal["before", "after"]) -> None:
     world = World()
-    state = folder / f"{at}-{when}" / "ledger.db"
     mission_id, _ = await first_run(mission(), world, state, at, when)
     before = dict(world.executed)
     async with CrashingRuntime(world, state) as runtime:
@@ -107,7 +109,23 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, when: Literal["b
     async def rounds() -> int:
         _, writes = await first_run(mission(), World(), tmp_path / "whole" / "ledger.db", None, when)
         for at in range(1, writes + 1):
-            await _crash_and_restart(tmp_path, at, when)
+            await _crash_and_restart(tmp_path / f"{at}-{when}" / "ledger.db", at, when)
+        return writes
+
+    assert anyio.run(rounds) > 25, "the mission is too short to be a test"
+
+
+@pytest.mark.guarantee("crash-at-every-write")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_is_lost_and_nothing_runs_twice_on_postgres(
+    tmp_path: Path, new_database: NewDatabase, when: Literal["before", "after"]
+) -> None:
+    """Every sixth write, since the engine is the same; the soak run takes all."""
+
+    async def rounds() -> int:
+        _, writes = await first_run(mission(), World(), file_of(new_database(), tmp_path), None, when)
+        for at in range(1, writes + 1, 1 if os.environ.get("PURSUIT_SOAK") else 6):
+            await _crash_and_restart(file_of(new_database(), tmp_path), at, when)
         return writes
 
     assert anyio.run(rounds) > 25, "the mission is too short to be a test"

@@ -72,6 +72,9 @@ class Held:
         self._claim = claim
         self._ledger = ledger
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._claim, name)
+
     async def release(self) -> None:
         await self._ledger._meanwhile("release")
         await self._claim.release()

@@ -57,7 +57,7 @@ class Context:
 
     runtime: Runtime
 
-    def __init__(self, click: typer.Context, *, config: Path | None, state: Path | None, json: bool) -> None:
+    def __init__(self, click: typer.Context, *, config: Path | None, state: str | None, json: bool) -> None:
         self.click = click
         self.config = config
         self.state = state
@@ -75,7 +75,10 @@ class Context:
 
     def command(self, verb: str, *words: str) -> str:
         """A command line for the same ledger as this one, for a person to copy."""
-        given = [("--config", self.config), ("--state", self.state)]
+        from pursuit.ledger.opening import without_password
+
+        state = None if self.state is None else without_password(self.state)
+        given = [("--config", self.config), ("--state", state)]
         options = [part for name, value in given if value is not None for part in (name, str(value))]
         return shlex.join(["pursuit", verb, *words, *options])
 
@@ -329,11 +332,12 @@ _ConfigOption = Annotated[
     ),
 ]
 _StateOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="FILE",
+        metavar="LEDGER",
         rich_help_panel=_PANEL,
-        help="Ledger file (default: $PURSUIT_STATE, else .pursuit/ledger.db beside the configuration).",
+        help="Ledger: a file or postgresql://… (default: $PURSUIT_STATE, else `state` of the configuration, else "
+        ".pursuit/ledger.db beside it).",
     ),
 ]
 _JsonOption = Annotated[
@@ -379,7 +383,7 @@ class WithContext:
         self._function = function
         self._json_option = _JsonLinesOption if json_lines else _JsonOption
 
-    def __call__(self, ctx: typer.Context, *, config: Path | None, state: Path | None, json: bool, **given: Any) -> Any:
+    def __call__(self, ctx: typer.Context, *, config: Path | None, state: str | None, json: bool, **given: Any) -> Any:
         """Runs the function."""
         if isinstance(before := ctx.obj, Context):
             config, state, json = config or before.config, state or before.state, json or before.json

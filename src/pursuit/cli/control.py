@@ -115,6 +115,7 @@ async def approvals(
     from pursuit.errors import InvalidArgument
     from pursuit.reports.wording import moment
     from pursuit.service.approvals import Approvals
+    from pursuit.service.queries import find_id
 
     screen, approvals, given = context.screen, Approvals(context.service), words or []
     if given[:1] == ["show"] and len(given) == len(("show", "ID")):
@@ -124,7 +125,7 @@ async def approvals(
         return
     if len(given) > 1 or reveal or given == ["show"]:
         raise InvalidArgument("give one MISSION, or show and the ID of one question; --reveal goes with show")
-    rows = await approvals.open(given[0] if given else None)
+    rows = await approvals.open(await find_id(context.service.ledger, "mission", given[0]) if given else None)
     if screen.answer({"approvals": rows}):
         return
     for row in rows:

@@ -152,8 +152,8 @@ def operator_words(event: events.OperatorEvent) -> str:
     """What the operator ordered or answered."""
     answered = isinstance(event, events.ApprovalAnswered)
     what = _ANSWERS[event.answer] if answered else _ORDERS.get(type(event), type(event).__name__)
-    what += f" ({event.channel})" if answered and event.channel else ""
-    return f"{what} by {line(event.by)}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
+    by = f"{line(event.by)} ({event.channel})" if answered and event.channel else line(event.by)
+    return f"{what} by {by}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
 
 
 _ANSWERS: dict[events.Permission, str] = {

@@ -18,7 +18,20 @@ import typer
 from typer.models import CommandInfo
 
 from pursuit import __version__
-from pursuit.cli import audit, control, install, missions, problem, queries, serve, setup, task, tools
+from pursuit.cli import (
+    audit,
+    control,
+    install,
+    migrate,
+    missions,
+    problem,
+    queries,
+    serve,
+    setup,
+    task,
+    tools,
+    workspace,
+)
 from pursuit.cli.context import Context, WithContext
 
 app = typer.Typer(
@@ -54,7 +67,7 @@ for module in (setup, install, missions, queries, control, audit, serve):
     for one in module.app.registered_commands:
         one.rich_help_panel = module.PANEL
     app.registered_commands += module.app.registered_commands
-for group in (serve.token_app, serve.schedule_app, task.app, problem.app, tools.app):
+for group in (serve.token_app, serve.schedule_app, task.app, problem.app, tools.app, workspace.app, migrate.app):
     app.add_typer(group, name=group.info.name, rich_help_panel=group.rich_help_panel)
 
 

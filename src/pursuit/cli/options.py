@@ -119,7 +119,7 @@ def _newest(kind: str, summary_key: str) -> Callable[[typer.Context, str], list[
         given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}
         try:
             config = Path(given["config"]) if given.get("config") else find_configuration(Path.cwd())
-            path = locate_state(Path(given["state"]) if given.get("state") else None, config)
+            path = locate_state(given.get("state"), config)
             if not path.is_file():
                 return []
             with closing(open_reader(path)) as connection:

@@ -105,8 +105,9 @@ def words_of(live: Path | None, mission_id: str) -> str:
 
 
 def lines(screen: Screen) -> Observer:
-    """One line on standard error for each iteration that ended, and for each new warning."""
+    """One line on standard error for each iteration that ended, each new warning, and each question of an agent."""
     shown: dict[str, int] = {}
+    asked: set[str] = set()
     warned: dict[str, int] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
@@ -114,6 +115,11 @@ def lines(screen: Screen) -> Observer:
         if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
+        for question in pending(state.approvals) if phase == "execute" else ():  # the call that asks is held
+            if question.approval_id not in asked:
+                asked.add(question.approval_id)
+                answer = screen.command("approve", question.approval_id)
+                screen.note(f"the agent asks: {line(question.tool)} {line(compact(redacted(question.args)))}; {answer}")
         warned[mission_id] = len(state.raised)
         for warning in state.raised[known:]:
             screen.note(f"warning: {line(warning.message)}")

@@ -218,6 +218,30 @@ def doctor(context: Context) -> int:
     return 0 if found["ok"] else 1
 
 
+@command(app)
+def agents(context: Context) -> None:
+    """List the coding agents on this machine, what each says it can do, and the line for a mission file."""
+    import msgspec
+
+    from pursuit.agents.known_agents import KNOWN, find_agents
+
+    screen = context.screen
+    with screen.busy("asking the agents"):
+        found = conduct(find_agents)
+    if screen.answer({"agents": [{**msgspec.to_builtins(one), "configuration": one.configuration} for one in found]}):
+        return
+    if not found:
+        screen.plain(f"no known agent is on PATH; known are {', '.join(words[0] for words in KNOWN)}")
+    for one in found:
+        screen.fact("agent", f"{one.name} {one.version}".strip() or " ".join(one.command))
+        if one.problem is not None:
+            screen.fact("problem", one.problem)
+            continue
+        screen.fact("loads sessions", "yes" if one.loads_sessions else "no")
+        screen.fact("MCP servers", ", ".join(one.mcp))
+        screen.fact("mission file", one.configuration)
+
+
 def _show_finding(screen: Screen, finding: Finding) -> None:
     first, *rest = clean(finding.what).splitlines() or [""]
     if screen.rich:

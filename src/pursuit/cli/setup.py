@@ -28,7 +28,9 @@ def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
     template: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Example: beam (the default), tune, fix-tests, watch-and-repair or client."),
+        typer.Option(
+            metavar="NAME", help="Example: beam (the default), tune, fix-tests, watch-and-repair, coding or client."
+        ),
     ] = "beam",
     force: ForceOption = False,
 ) -> None:

@@ -123,6 +123,7 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
     screen.fact("proposer", status["proposer"])
     _model_plain(screen, status)
+    _workspace_plain(screen, status)
     if "mode" in status:
         screen.fact("policy mode", f"{status['mode']} (kept by resume)")
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
@@ -132,6 +133,22 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
             screen.fact(label, local_iso(status[key]))
     for warning in status["warnings"]:
         screen.fact("warning", warning)
+
+
+def _workspace_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+    """Where an agent works, what its last turn changed, and the branch of the result."""
+    row = status.get("workspace")
+    if row is None:
+        return
+    screen.fact("workspace", row["path"])
+    if row["turns"]:
+        last = row["turns"][-1]
+        diff = f"; {screen.command('workspace', 'diff', status['session_id'], '--turn', str(last['iteration']))}"
+        screen.fact("last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}")
+    if row["protected_turns"]:
+        screen.fact("protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count")
+    if "branch" in row:
+        screen.fact("branch", row["branch"])
 
 
 def _relatives_plain(screen: Screen, status: Mapping[str, Any]) -> None:

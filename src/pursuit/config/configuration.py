@@ -69,8 +69,10 @@ SETTINGS = (
     "model_stall",
     "tools_bytes",
     "memory_lessons",
+    "lease_seconds",
+    "migrate_ledger",
 )
-_OFF_AT_ZERO = ("memory_lessons",)
+_OFF_AT_ZERO = ("memory_lessons", "migrate_ledger")
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
 WHOLE_SETTINGS = (*_COUNTS, "tools_bytes", *_OFF_AT_ZERO)
 TOML_KEYS = (
@@ -92,6 +94,7 @@ TOML_KEYS = (
     "approvals",
     "serve",
     "limits",
+    "state",
 )
 PRICE_KEYS = ("input", "output", "cached")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
@@ -253,6 +256,8 @@ class Configuration:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
+    state: str | None = None
+    """The ledger, a file or an address of PostgreSQL; `files.locate_state` finds it."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -345,6 +350,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         oauth=_oauth(fields),
         limits=_limits(fields),
         tracking=_tracking(fields, path.parent.absolute()),
+        state=fields.text("state"),
     )
 
 

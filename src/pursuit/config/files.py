@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.ledger.opening import file_of, is_address
 
 W = TypeVar("W", bound=str)
 
@@ -287,15 +288,45 @@ def live_folder(state: Path) -> Path:
     return state.absolute().parent / "live"
 
 
-def locate_state(state: Path | None, config: Path | None) -> Path:
-    """The ledger's file: as given, or `PURSUIT_STATE`, or beside the configuration, or in the user's data folder."""
-    if state is not None:
+def workspaces_folder(state: Path) -> Path:
+    """Where the workspaces of agents are, beside the ledger."""
+    return state.absolute().parent / "workspaces"
+
+
+def locate_state(state: Path | str | None, config: Path | None) -> Path:
+    """The ledger's file: as given, or `PURSUIT_STATE`, or `state` of the configuration, or beside it.
+
+    Without a configuration it is in the user's data folder. An address of PostgreSQL has a file there that stands for
+    the database.
+    """
+    if isinstance(state, Path):
         return state
-    if variable := os.environ.get(STATE_VARIABLE):
-        return Path(variable)
-    if config is not None:
-        return config.parent / ".pursuit" / "ledger.db"
-    return user_ledger()
+    given = os.environ.get(STATE_VARIABLE) or None if state is None else state
+    if given is not None:
+        return file_of(given, databases_folder()) if is_address(given) else Path(given)
+    if config is None:
+        return user_ledger()
+    if configured := _configured_state(config):
+        if is_address(configured):
+            return file_of(configured, databases_folder())
+        return config.parent / Path(configured).expanduser()
+    return config.parent / ".pursuit" / "ledger.db"
+
+
+def _configured_state(config: Path) -> str | None:
+    """`state` of a `pursuit.toml`; a file that cannot be read has none, and who needs the rest of it says so."""
+    if config.suffix != ".toml":
+        return None
+    try:
+        found = tomllib.loads(config.read_text(encoding="utf-8")).get("state")
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, str) and found else None
+
+
+def databases_folder() -> Path:
+    """Where the user's data folder has what lies beside ledgers on PostgreSQL."""
+    return user_ledger().parent / "postgres"
 
 
 def user_ledger() -> Path:

@@ -194,6 +194,7 @@ def configuration_schema() -> Schema:
         "policy": _policy(),
         "prices": _tables(_table(PRICE_KEYS, dict.fromkeys(PRICE_KEYS, AMOUNT), required=PRICE_KEYS[:2])),
         "model": TEXT,
+        "state": TEXT,
         "client_models": TEXTS,
         "callers": _table(CALLERS_KEYS, dict.fromkeys(CALLERS_KEYS, FLAG)),
         "notify": _table(NOTIFY_KEYS, notify),

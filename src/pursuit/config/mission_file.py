@@ -35,6 +35,7 @@ def load_mission_file(path: Path) -> MissionFile:
     servers, faults = _servers(data.pop("servers", None), path)
     _inline_script(data, path, source, faults)
     _anchor_checks(data, path)
+    _anchor_workspace(data, path)
     mission: Mission | None = None
     try:
         mission = parse_mission(data, source=source)
@@ -92,6 +93,16 @@ def _inline_script(data: dict[str, Any], path: Path, source: str, faults: list[F
     except (OSError, UnicodeDecodeError) as error:
         reason = f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}"
         faults.append(Fault(field="proposer.file", reason=reason, source=source))
+
+
+def _anchor_workspace(data: dict[str, Any], path: Path) -> None:
+    """The workspace is found from the folder of the mission file."""
+    workspace = data.get("workspace")
+    if isinstance(workspace, dict):
+        table = cast("dict[str, Any]", workspace)
+        given = table.get("path", ".")
+        if isinstance(given, str):
+            table["path"] = str((path.parent / given).resolve())
 
 
 def _anchor_checks(data: dict[str, Any], path: Path) -> None:

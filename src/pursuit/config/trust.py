@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from pursuit.config.configuration import JSON_NAME, TOML_NAME, Configuration
-from pursuit.config.files import user_ledger
+from pursuit.config.files import databases_folder, user_ledger
 from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.servers import ServerConfig
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
+from pursuit.core.mission import AgentProposer
 from pursuit.errors import Fault, NotTrusted, ValidationFailed
+from pursuit.ledger.opening import is_address, without_password
 
 TRUST_VARIABLE = "PURSUIT_TRUST"
 """With the value 1, everything is trusted and nothing is recorded: for CI."""
@@ -98,6 +100,8 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
     if (notify := configuration.notify) is not None:
         words = notify.command or (notify.webhook or "",)
         rows.append(started("notification", "of missions", words, webhook=notify.webhook))
+    if configuration.state is not None and is_address(configuration.state):
+        rows.append(started("ledger", "of missions", [without_password(configuration.state)]))
     if (oauth := configuration.oauth) is not None:
         believed = {"audience": oauth.audience, "resource": oauth.resource, "callers": dict(oauth.callers)}
         rows.append(started("issuer", "of tokens", [oauth.issuer], keys=oauth.jwks_uri, **believed))
@@ -112,6 +116,8 @@ def of_mission(file: MissionFile) -> Workspace:
     for criterion in file.mission.criteria:
         if isinstance(criterion, Check) and criterion.command is not None:
             rows.append(started("check", criterion.criterion_id, criterion.command, cwd=criterion.cwd))
+    if isinstance(file.mission.proposer, AgentProposer):
+        rows.append(started("proposer", "agent", file.mission.proposer.argv))
     model = getattr(file.mission.proposer, "model", None)
     if model is not None:
         rows.append(started("proposer", "model", [str(model)]))
@@ -239,8 +245,9 @@ def trust_path() -> Path:
 
 
 def _is_users(ledger: Path) -> bool:
-    """Whether it is the ledger in the user's own data folder, which no folder of others brings."""
-    return ledger.resolve() == user_ledger().resolve()
+    """Whether it is a ledger in the user's own data folder, which no folder of others brings."""
+    real = ledger.resolve()
+    return real == user_ledger().resolve() or databases_folder().resolve() in real.parents
 
 
 @dataclass(slots=True)

@@ -63,6 +63,8 @@ class Approval:
     answer: Answer | None = None
     by: str | None = None
     why: str | None = None
+    kept: bool = False
+    """Whether the answer counts in the next iteration: the turn of the agent that asked ended without it."""
     said: dict[str, Yes] = field(default_factory=dict[str, Yes])
     """Who has said yes, by the subject."""
     shown: set[str] = field(default_factory=set[str])

@@ -288,10 +288,22 @@ class CallIntended(Event, frozen=True, kw_only=True):
     reserved: dict[str, float] = {}
 
 
+class WorkspaceChange(Record, frozen=True, kw_only=True):
+    """What a turn of an agent changed: the git trees before and after it, and the blob of the diff."""
+
+    before: str
+    after: str
+    files: int = 0
+    protected: list[str] = []
+    """The protected files that differ from the start; they do not count."""
+    diff: str | None = None
+
+
 class CallSettled(Event, frozen=True, kw_only=True):
     """The outcome of a call. A large result is stored as a blob and previewed.
 
-    `used` is what the call took of what its intent set aside; None is all of it.
+    `used` is what the call took of what its intent set aside; None is all of it. Of a turn of an agent it is what the
+    agent reports: an amount that is not there is not known.
     """
 
     call_id: str
@@ -307,6 +319,7 @@ class CallSettled(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
     elapsed: float = 0.0
     used: dict[str, float] | None = None
+    change: WorkspaceChange | None = None
 
 
 class CallRefused(Event, frozen=True, kw_only=True):
@@ -377,7 +390,10 @@ class IterationEnded(Event, frozen=True, kw_only=True):
 
 
 class MissionWarned(Event, frozen=True, kw_only=True):
-    """As it is, the mission cannot meet these criteria; `code` is `metric_missing`, `message` is for people."""
+    """As it is, the mission cannot meet these criteria (`code` is `metric_missing`), or something about its workspace.
+
+    That is `uncommitted` or `no_branch`, without criteria; it holds for good. `message` is for people.
+    """
 
     iteration: int
     code: str

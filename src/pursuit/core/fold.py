@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
@@ -50,7 +51,7 @@ from pursuit.core.events import (
     TurnContinued,
     WaitBegan,
 )
-from pursuit.core.mission import CAPS, NOTE, Mission
+from pursuit.core.mission import AGENT_TURN, CAPS, NOTE, AgentProposer, Mission
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.series import Gap, Point, distance, holds
 from pursuit.core.state import (
@@ -110,6 +111,8 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     call.digest, call.error = event.digest, event.error
     if call.task is not None:
         give_back(state, call, event)
+    if call.tool == AGENT_TURN and isinstance(state.mission.proposer, AgentProposer):
+        _turn_settled(state, call, event)
     if event.outcome == "ok" and call.purpose != "check":  # what the runtime asks itself is no work of the mission
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
@@ -122,6 +125,19 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
+
+
+def _turn_settled(state: MissionState, call: CallRecord, event: CallSettled) -> None:
+    """Counts what an agent reports that its turn used. What it does not report is unknown, not zero."""
+    call.change = event.change
+    state.protected_turns += event.change is not None and bool(event.change.protected)
+    if event.outcome == "failed":  # it was not sent
+        return
+    used = event.used or {}
+    state.tokens += int(used.get("max_tokens", 0))
+    state.cost_usd = round(state.cost_usd + used.get("max_cost_usd", 0.0), 9)
+    state.uncounted = state.uncounted or "max_tokens" not in used
+    state.unpriced = state.unpriced or "max_cost_usd" not in used
 
 
 ANSWERED = frozenset({"ok", "failed", "timed_out", "unknown"})
@@ -492,7 +508,11 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
     # What was said about the changes of a server holds for the rest of the mission.
-    state.approvals = {key: one for key, one in state.approvals.items() if one.accepts is not None and one.answer}
+    state.approvals = {
+        key: one if one.accepts is not None else replace(one, kept=False)
+        for key, one in state.approvals.items()
+        if one.answer and (one.accepts is not None or one.kept)
+    }
     state.answers = {}
     state.fallback = 0
     state.iteration_count = event.iteration + 1
@@ -561,6 +581,9 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         state.status = "waiting"
         state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
         state.wait_began = event.at
+    if event.waiting_for == "approval":
+        for approval in pending(state.approvals):
+            approval.kept = isinstance(state.mission.proposer, AgentProposer)
     if event.waiting_for in ("model", "input", "budget"):
         _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
     if event.waiting_for == "model":

@@ -26,6 +26,9 @@ OWN_SERVER = "pursuit"
 NOTE = f"{OWN_SERVER}.note"
 READ_RESULT = f"{OWN_SERVER}.read_result"
 """The tools that every language model has: its notepad, and the rest of a long result."""
+AGENT = "agent"
+AGENT_TURN = f"{AGENT}.turn"
+"""The tool that is one turn of a coding agent; what an agent asks permission for is `agent.KIND`."""
 MAX_CHILDREN = 1_000
 MAX_DEPTH = 8
 MAX_AT_ONCE = 64
@@ -266,6 +269,67 @@ class ReplayProposer(InputModel):
     proposals: Annotated[list[Proposal], Field(min_length=1, max_length=100_000)]
 
 
+Argv = Annotated[list[Text], Field(min_length=1, max_length=1_000)]
+
+
+class AgentProposer(InputModel):
+    """A coding agent: one iteration is one turn of it in the workspace.
+
+    `command` speaks the Agent Client Protocol over stdio. `headless` gets the prompt on its standard input and asks
+    for no permission, so it must be `unattended`.
+    """
+
+    kind: Literal["agent"] = "agent"
+    command: Argv | None = None
+    headless: Argv | None = None
+    unattended: Flag = False
+    inherit_env: Flag | Annotated[list[Name], Field(max_length=256)] = Field(default_factory=list[str])
+    """Further variables of ours that the agent gets: all of them, or those that match a name or glob."""
+    on_cut: Literal["keep", "rollback"] = "keep"
+    """What a turn that was cut off leaves in the workspace: what it wrote, or the tree from before it."""
+    turn_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 3_600
+    turn_idle_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 600
+    """Seconds without an update after which a turn is cut off."""
+    permission_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 60
+    """Seconds that a question of the agent is held; after them the answer is no, and the mission waits."""
+    allow_unknown_cost: Flag = False
+    """Whether a cap on tokens or cost may be set although the agent does not report them."""
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """One way to talk to it; without permissions it runs unattended."""
+        if (given.get("command") is None) == (given.get("headless") is None):
+            yield Broken("needs exactly one of command and headless")
+        if given.get("headless") is not None and not given.get("unattended"):
+            why = "must be true with headless: such an agent asks for no permission"
+            yield Broken(why, "unattended")
+
+    @property
+    def argv(self) -> list[str]:
+        """The words that start it."""
+        return self.command or self.headless or []
+
+
+class Workspace(InputModel):
+    """The git repository that an agent works in: in a worktree of its own, or `in_place`.
+
+    Changes to files that match `protect` never count. The ignored files in `link` are linked into each worktree.
+    """
+
+    path: Text = "."
+    protect: Annotated[list[Name], Field(max_length=256)] = Field(default_factory=list[str])
+    link: Annotated[list[Name], Field(max_length=64)] = Field(default_factory=list[str])
+    in_place: Flag = False
+
+    @field_validator("protect", "link")
+    @classmethod
+    def _inside(cls, value: list[str]) -> list[str]:
+        for one in value:
+            if one.startswith(("/", ":", "~")) or ".." in one.split("/"):
+                raise ValueError(f"{one!r} must be a path inside the repository, such as tests/**")
+        return value
+
+
 AnyProposer = Annotated[
     RepeatProposer
     | ScriptProposer
@@ -273,7 +337,8 @@ AnyProposer = Annotated[
     | ReplayProposer
     | SearchProposer
     | ModelProposer
-    | SamplingProposer,
+    | SamplingProposer
+    | AgentProposer,
     Field(discriminator="kind"),
 ]
 
@@ -311,6 +376,8 @@ class Mission(InputModel):
     pace: Pace | None = None
     observe: Annotated[list[ObserveRule], Field(max_length=256)] = Field(default_factory=list[ObserveRule])
     proposer: AnyProposer = Field(default_factory=ClientProposer)
+    workspace: Workspace | None = None
+    """Where an agent works; only for the proposer `agent`."""
     allow_scripted_strategies: Flag = False
     lessons: Flag = True
     """Whether a language model that proposes is shown what similar missions learned."""
@@ -340,8 +407,11 @@ class Mission(InputModel):
         twice = sorted({name for name in ids if name is not None and ids.count(name) > 1})
         if twice:
             yield Broken(f"criterion_id must be unique; given twice: {', '.join(twice)}", "criteria")
-        if (given.get("tool_allowlist") is not None) == bool(given.get("allow_all_tools")):
+        named, everything = given.get("tool_allowlist") is not None, bool(given.get("allow_all_tools"))
+        agent = _kind_of(given.get("proposer")) == AGENT
+        if named == everything and (named or not agent):
             yield Broken("give exactly one of tool_allowlist and allow_all_tools = true", "tool_allowlist")
+        yield from _agent_rules(given, agent=agent)
 
     @property
     def stagnation(self) -> int | None:
@@ -351,6 +421,29 @@ class Mission(InputModel):
         if self.stagnation_threshold is None:
             return None if isinstance(self.proposer, RepeatProposer | SearchProposer) else DEFAULT_STAGNATION
         return self.stagnation_threshold
+
+
+def _kind_of(proposer: object) -> object:
+    return proposer if isinstance(proposer, str) else _of(proposer, "kind")
+
+
+def _agent_rules(given: Mapping[str, Any], *, agent: bool) -> Iterable[Broken]:
+    """An agent has a workspace, and nothing else has; a tree that is not ours is not rolled back."""
+    workspace, proposer = given.get("workspace"), given.get("proposer")
+    if agent and workspace is None:
+        yield Broken('the proposer agent works in a git repository: give [workspace] with path = "."', "workspace")
+    if not agent and workspace is not None:
+        yield Broken("only the proposer agent has a workspace; remove it", "workspace")
+    if not agent or not _of(workspace, "in_place"):
+        return
+    if _of(proposer, "on_cut") == "rollback":
+        yield Broken('on_cut = "rollback" needs a worktree: it would overwrite your own files', "workspace")
+    if _of(proposer, "headless") is not None:
+        yield Broken("a headless agent asks for no permission, so it needs a worktree", "workspace")
+
+
+def _of(value: object, name: str) -> object:
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def _id_of(criterion: object) -> str | None:

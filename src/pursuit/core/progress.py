@@ -8,7 +8,8 @@ At a checkpoint there is progress if
 - they go up and down, and there are too few of them to tell.
 
 A mission without thresholds makes progress with a result that it has not seen before. Calls that were made before, with
-results that differ in numbers and identifiers alone, are no progress: a counter or a clock is no news.
+results that differ in numbers and identifiers alone, are no progress: a counter or a clock is no news. A turn of an
+agent is no progress if it leaves a tree that was seen before, or if the checks fail as they did before.
 
 Pure. The first checkpoint compares with nothing.
 """
@@ -84,7 +85,7 @@ def judge(state: MissionState, results: Sequence[CriterionResult]) -> Judgement:
         return Judgement(0)
     if not state.thresholds:
         new = state.news or (state.open is not None and state.is_new(state.open))
-        return Judgement(0) if new else _stuck(state, "no result differs from earlier ones in more than numbers")
+        return Judgement(0) if new else _stuck(state, _nothing_new(state))
     if state.stagnation is None:
         return Judgement(0 if any(_new_best(state, one) for one in state.aims) else state.no_progress + 1)
     trends: list[str] = []
@@ -94,6 +95,15 @@ def judge(state: MissionState, results: Sequence[CriterionResult]) -> Judgement:
             return Judgement(0)
         trends.append(_words(state, criterion, trend))
     return _stuck(state, "; ".join(trends))
+
+
+def _nothing_new(state: MissionState) -> str:
+    iteration = state.open
+    if iteration is None or iteration.tree is None:
+        return "no result differs from earlier ones in more than numbers"
+    if iteration.outputs() in state.outputs_seen:
+        return "the workspace is as it was after an earlier turn"
+    return "the checks fail as they did before"
 
 
 def _stuck(state: MissionState, figures: str) -> Judgement:

@@ -55,6 +55,7 @@ FORMAT = "pursuit.report/1"
 MOST_ROWS = 500
 MOST_CHECKS = 50
 TAIL_LINES, LONGEST_LINE, LONGEST_TURN = 20, 300, 2_000
+LONGEST_DIFF = 100_000
 LAST = 1 << 30
 MOST_POINTS = 20_000
 MOST_TRIALS = 10_000
@@ -90,15 +91,16 @@ def build_report(
     events: Sequence[AnyEvent],
     state: MissionState | None = None,
     results: Mapping[str, Mapping[str, Any]] | None = None,
+    diffs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if the caller has it.
 
-    `results` are large results of checks, by the digests of their blobs.
+    `results` are large results of checks, and `diffs` those of the turns of agents, by the digests of their blobs.
     """
     state = state or fold(events)
     if state is None:
         raise ValueError("a mission without events has no report")
-    tally = _count(events, results or {})
+    tally = _count(events, results or {}, diffs or {})
     return {
         "format": FORMAT,
         "session_id": mission_id,
@@ -134,6 +136,7 @@ def build_report(
         "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
         "lessons": lessons_of(state, events),
         "warnings": list(state.warnings),
+        **({} if (workspace := workspace_row(mission_id, state)) is None else {"workspace": workspace}),
         **({"parent": state.parent} if state.parent is not None else {}),
         **({"children": children_rows(state)} if state.children else {}),
     }
@@ -217,6 +220,23 @@ def children_rows(state: MissionState) -> list[dict[str, Any]]:
     ]
 
 
+def workspace_row(mission_id: str, state: MissionState) -> dict[str, Any] | None:
+    """The workspace of an agent's mission and what its latest turns changed; None without one."""
+    workspace = state.mission.workspace
+    if workspace is None:
+        return None
+    iterations = [*state.recent, *([state.open] if state.open is not None else [])]
+    turns = [
+        {"iteration": iteration.index, "outcome": call.outcome, **msgspec.to_builtins(call.change)}
+        for iteration in iterations
+        for call in iteration.calls.values()
+        if call.change is not None
+    ]
+    row: dict[str, Any] = {"path": workspace.path, "in_place": workspace.in_place, "turns": turns}
+    row |= {"protected_turns": state.protected_turns}
+    return row | ({"branch": f"pursuit/{mission_id}"} if state.status == "completed" else {})
+
+
 def exit_code_of(result: Mapping[str, Any] | None) -> int | None:
     """The exit code in the result of a command, or None if it has none."""
     value = None if result is None else value_of(result)
@@ -224,7 +244,7 @@ def exit_code_of(result: Mapping[str, Any] | None) -> int | None:
     return code if isinstance(code, int) else None
 
 
-def output_tail(result: Mapping[str, Any] | None) -> list[str]:
+def output_tail(result: Mapping[str, Any] | None, *, lines: int = TAIL_LINES) -> list[str]:
     """The last lines that a command printed, or of the text that a tool answered with."""
     if result is None:
         return []
@@ -237,14 +257,14 @@ def output_tail(result: Mapping[str, Any] | None) -> list[str]:
         tails = [cast("list[str]", found.get(key) or []) for key in ("failure_lines", printed_to)]
         printed = [text for text in streams if isinstance(text, str)] + ["\n".join(tail) for tail in tails]
         texts = [text for text in printed if text.strip()] or texts
-    lines = [line[:LONGEST_LINE] for text in texts for line in text.rstrip().splitlines()]
-    return lines[-TAIL_LINES:]
+    found = [line[:LONGEST_LINE] for text in texts for line in text.rstrip().splitlines()]
+    return found[-lines:]
 
 
-def _count(events: Iterable[AnyEvent], results: Mapping[str, Mapping[str, Any]]) -> _Tally:
+def _count(events: Iterable[AnyEvent], results: Mapping[str, Mapping[str, Any]], diffs: Mapping[str, str]) -> _Tally:
     tally = _Tally()
     for event in events:
-        _count_record(tally, event, results)
+        _count_record(tally, event, results, diffs)
         match event:
             case IterationProposed():
                 tally.started[event.iteration] = event
@@ -266,13 +286,17 @@ def _count(events: Iterable[AnyEvent], results: Mapping[str, Mapping[str, Any]])
     return tally
 
 
-def _count_record(tally: _Tally, event: AnyEvent, results: Mapping[str, Mapping[str, Any]]) -> None:
+def _count_record(
+    tally: _Tally, event: AnyEvent, results: Mapping[str, Mapping[str, Any]], diffs: Mapping[str, str]
+) -> None:
     """Keeps what the report tells one by one: calls, checks, questions, and the turns of models and agents."""
     match event:
         case CallSettled() if (call := tally.pending.get(event.call_id)) is not None:
             row = {"iteration": event.iteration, "tool": call.tool, "args": redacted(call.args), "at": iso(call.at)}
             row |= {"outcome": event.outcome, "seconds": event.seconds}
             _log(tally, row | ({"error": event.error} if event.error else {}))
+            if event.change is not None:
+                tally.turns.append(_agent_turn(event, diffs))
             if call.purpose == "check":
                 result = results.get(event.blob, event.result) if event.blob is not None else event.result
                 tally.checks.append(
@@ -317,6 +341,22 @@ def _count_record(tally: _Tally, event: AnyEvent, results: Mapping[str, Mapping[
             tally.turns.append(turn | {"text": (event.rationale or "")[:LONGEST_TURN]})
         case _:
             pass
+
+
+def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> dict[str, Any]:
+    """A turn of an agent: what it said and did, and the diff that we computed."""
+    change = event.change
+    assert change is not None  # noqa: S101 - the caller looked
+    value = value_of(event.result) if event.result is not None else None
+    said: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    used = event.used or {}
+    row: dict[str, Any] = {"iteration": event.iteration, "who": "agent", "at": iso(event.at), "outcome": event.outcome}
+    row |= {"calls": [str(one.get("title") or one.get("kind")) for one in said.get("tool_calls", ())]}
+    row |= {"text": str(said.get("text", ""))[-LONGEST_TURN:], "tokens": used.get("max_tokens")}
+    row |= {"cost_usd": used.get("max_cost_usd"), "seconds": event.seconds, "files": change.files}
+    row |= {"protected": change.protected} if change.protected else {}
+    row |= {"diff": diffs[change.diff][:LONGEST_DIFF]} if change.diff is not None and change.diff in diffs else {}
+    return row | ({"error": event.error} if event.error else {})
 
 
 def _count_answer(tally: _Tally, row: dict[str, Any], event: ApprovalAnswered) -> None:

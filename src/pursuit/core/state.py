@@ -35,6 +35,7 @@ from pursuit.core.events import (
     Source,
     Verdict,
     WaitingFor,
+    WorkspaceChange,
 )
 from pursuit.core.mission import GUARDED, Mission
 from pursuit.core.observe import leaves, value_of
@@ -71,6 +72,7 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
     digest: str = ""
     error: str | None = None
     fingerprint: str = ""
+    change: WorkspaceChange | None = None
 
     @property
     def key(self) -> str:
@@ -133,14 +135,28 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
         """The calls that were made, in order."""
         return " ".join([call.key for call in self.calls.values() if call.purpose != "check"])
 
+    @property
+    def tree(self) -> str | None:
+        """The git tree that the turn of an agent left; None without one."""
+        return next((c.change.after for c in self.calls.values() if c.change is not None), None)
+
     def outputs(self) -> str:
-        """A fingerprint of all outcomes and results, whatever the arguments were."""
+        """A fingerprint of all outcomes and results, whatever the arguments were; of a turn of an agent, its tree."""
+        if (tree := self.tree) is not None:
+            return fingerprint(["tree", tree])
         script = self.script
         said = (script.observed, script.events, script.error) if script is not None else None
         return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
 
     def shape(self) -> str:
-        """A fingerprint of the calls and of their results without numbers and identifiers."""
+        """A fingerprint of the calls and of their results without numbers and identifiers.
+
+        After a turn of an agent it is that of its checks: the agent words each answer anew.
+        """
+        if self.tree is not None:
+            checks = [c for c in self.calls.values() if c.purpose == "check"]
+            found = [(c.criterion_id, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in checks]
+            return fingerprint(found) if found else self.outputs()
         script = self.script
         said = (script.observed, script.events, script.error) if script is not None else None
         calls = [(c.key, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in self.calls.values()]
@@ -255,6 +271,10 @@ class MissionState:
     cost_usd: float = 0.0
     unpriced: bool = False
     """Whether the price of an answer is not known: the budget counts it as 0, people see that it is unknown."""
+    uncounted: bool = False
+    """Whether an agent has not reported the tokens of a turn."""
+    protected_turns: int = 0
+    """The turns of an agent that changed protected files."""
     elapsed_before: float = 0.0
     elapsed: float = 0.0
     run: str | None = None
@@ -382,7 +402,7 @@ class MissionState:
             for one in self.mission.criteria
             if isinstance(one, MetricThreshold | MetricTrend) and self.series.latest(one.metric, one.source) is None
         }
-        return tuple(one.message for one in self.raised if missing.intersection(one.criteria))
+        return tuple(one.message for one in self.raised if not one.criteria or missing.intersection(one.criteria))
 
     @property
     def warnings(self) -> tuple[str, ...]:

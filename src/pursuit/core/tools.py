@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from pursuit.core.mission import FLEET, NOTE, OWN_SERVER, READ_RESULT, SPAWN
+from pursuit.core.mission import AGENT, AGENT_TURN, FLEET, NOTE, OWN_SERVER, READ_RESULT, SPAWN
 from pursuit.core.pins import Changes
 
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -244,6 +244,24 @@ SPAWN_TOOL = Tool(
     definition={"name": SPAWN.partition(".")[2], "description": _DESCRIPTION, "inputSchema": SCHEMA},
     long=True,
 )
+
+
+_TURN_DESCRIPTION = "One turn of the mission's coding agent in its workspace."
+_TURN_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"prompt": {"type": "string"}},
+    "required": ["prompt"],
+    "additionalProperties": False,
+}
+TURN_TOOL = Tool(
+    server=AGENT,
+    name=AGENT_TURN.partition(".")[2],
+    description=_TURN_DESCRIPTION,
+    input_schema=_TURN_SCHEMA,
+    definition={"name": "turn", "description": _TURN_DESCRIPTION, "inputSchema": _TURN_SCHEMA},
+    metrics=(),
+)
+"""A turn of an agent as a call of an internal server: neither read-only nor idempotent, so it is never repeated."""
 
 
 def _own_tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:

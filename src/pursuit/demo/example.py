@@ -51,6 +51,11 @@ TEMPLATES = {
         summary="a service is watched, and repaired when it reports errors",
         names=("pursuit.toml", "mission.toml", "strategy.py", "service.py"),
     ),
+    "coding": Template(
+        summary="a coding agent works in this git repository until the tests pass",
+        names=("fix.toml",),
+        steps=("pursuit agents", "pursuit run fix.toml", "pursuit workspace diff last"),
+    ),
     "client": Template(
         summary="an MCP client starts a mission and proposes each step",
         names=("pursuit.toml", "client.py"),
@@ -90,16 +95,18 @@ def write_example(target: Path, *, force: bool = False, template: str = DEFAULT)
             path.unlink(missing_ok=True)
             path.write_bytes(body)
         folder = target / SCHEMA_FOLDER
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for name in SCHEMAS:
+        for name in SCHEMAS if any(path.name in _SCHEMA_LINES for path in paths) else ():
+            folder.mkdir(mode=0o700, exist_ok=True)
             (folder / f"{name}.schema.json").write_text(schema_text(name), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValidationFailed([Fault(field=str(target), reason=reason)], "the example was not written") from error
     # The person asked for these files, so what they start is trusted. Where that cannot be recorded, `run` asks.
     with suppress(ValidationFailed):
-        own = of_configuration(load_configuration(target / TOML_NAME))
-        missions = [of_mission(load_mission_file(path)) for path in paths if path.name == "mission.toml"]
+        has_one = target / TOML_NAME in paths
+        own = of_configuration(load_configuration(target / TOML_NAME)) if has_one else None
+        written = [path for path in paths if path.suffix == ".toml" and path.name != TOML_NAME]
+        missions = [of_mission(load_mission_file(path)) for path in written]
         record([*([] if own is None else [own]), *missions])
     return list(paths)
 

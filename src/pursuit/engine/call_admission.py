@@ -93,7 +93,7 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
     A question is durable before anyone sees it, waiting for its answer holds nothing, and silence is a no.
     """
     # One question for all changed tools of a server has one id.
-    asked_about = {one.approval_id: one for call in calls if (one := _question(run, call)) is not None}
+    asked_about = {one.approval_id: one for call in calls if (one := question_about(run, call)) is not None}
     questions = list(asked_about.values())
     if not questions:
         return
@@ -140,48 +140,54 @@ async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
         raise MustWait
 
 
-def _question(run: Run, planned: Planned) -> ApprovalAsked | None:
+def question_about(run: Run, planned: Planned) -> ApprovalAsked | None:
+    """The question to a person about a call; None if policy wants none."""
     tool = tool_of(run, planned)
     if tool is None:
         return None
     ruling = ruling_on(run, planned, tool)
     if ruling.decision != "ask":
         return None
+    return question(run, tool, planned.args, ruling, call_id=planned.call_id)
+
+
+def question(
+    run: Run, tool: Tool, args: dict[str, Any], ruling: Ruling, *, call_id: str, key: str | None = None
+) -> ApprovalAsked:
+    """The question about a call of a tool; its id follows from `key`, or else from that of the call."""
     now, changes = run.clock.now(), ruling.changes
     description = (
-        tool_approval_description(tool, planned.args, ruling.reason)
-        if changes is None
-        else changes_description(changes)
+        tool_approval_description(tool, args, ruling.reason) if changes is None else changes_description(changes)
     )
     return ApprovalAsked(
         at=now,
-        approval_id=_question_id(run.state, planned, tool, ruling),
-        call_id=planned.call_id,
+        approval_id=approval_id(key) if key else _question_id(run.state, call_id, tool, ruling),
+        call_id=call_id,
         iteration=run.state.current_index,
-        tool=planned.tool,
-        args=planned.args,
+        tool=tool.qualified,
+        args=args,
         description=description,
         reason=ruling.reason,
         until=now + run.settings.approval_timeout,
         subject=_subject(run.state),
         require=ruling.require,
-        cut=changes is None and is_cut(planned.args),
+        cut=changes is None and is_cut(args),
         digest=tool.digest or None,
         accepts=None if changes is None else changes.what,
     )
 
 
-def _question_id(state: MissionState, planned: Planned, tool: Tool, ruling: Ruling) -> str:
+def _question_id(state: MissionState, call_id: str, tool: Tool, ruling: Ruling) -> str:
     """The id of the question about a call, or about the changes of its server.
 
     A tool whose definition changed since the question about a call is asked about again.
     """
     if ruling.changes is not None:
         return approval_id(ruling.changes.key)
-    first = approval_id(planned.call_id)
+    first = approval_id(call_id)
     known = state.approvals.get(first)
     same = known is None or known.digest in (None, tool.digest)
-    return first if same else approval_id(f"{planned.call_id} {tool.digest}")
+    return first if same else approval_id(f"{call_id} {tool.digest}")
 
 
 def _is_accepted(state: MissionState, changes: Changes) -> bool:
@@ -250,7 +256,7 @@ class Admission:
         return None
 
     def _not_approved(self, planned: Planned, tool: Tool, ruling: Ruling) -> str | None:
-        approval = self._state.approvals.get(_question_id(self._state, planned, tool, ruling))
+        approval = self._state.approvals.get(_question_id(self._state, planned.call_id, tool, ruling))
         if ruling.changes is None and is_granted(
             self._state.granted,
             approval,

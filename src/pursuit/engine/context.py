@@ -8,11 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
+from pursuit.agents.turns import AgentTurns
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
@@ -139,6 +142,10 @@ class Tools(TaskCalls, Protocol):
         """What policy says."""
         ...
 
+    def rule_step(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """What policy says of a step that an agent asks about."""
+        ...
+
     def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """What policy says of the command of a check."""
         ...
@@ -188,6 +195,14 @@ class Run:
     observer: Observer | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     surroundings: Surroundings = USUAL_SURROUNDINGS
+    agent: AgentTurns | None = None
+    """The agent that proposes, if one does."""
+    turn_tasks: TaskGroup | None = None
+    """The tasks of the turn of the agent that runs now; its end cancels them."""
+    check_tree: Path | None = None
+    """The throw-away worktree in which the commands of checks run now."""
+    used_approvals: set[str] = field(default_factory=set[str])
+    """The answers to questions of the agent that were used in this run."""
     started: float = 0.0
     ceiling: Ceiling | None = None
     stop_ordered: bool = False
@@ -241,6 +256,12 @@ class Run:
         named = self.checks.get(self.named_check(criterion_id) or "", {})
         return named.get("surroundings", self.surroundings)
 
+    def checked_folder(self, cwd: str | None) -> str | None:
+        """Where the command of a check runs: with a workspace, in the throw-away worktree of what counts."""
+        if self.agent is None or self.check_tree is None:
+            return cwd
+        return self.agent.workspace.moved(cwd, self.check_tree)
+
     def elapsed(self) -> float:
         """Seconds that this run has held the mission, in whole microseconds."""
         return int((self.clock.monotonic() - self.started) * 1e6) / 1e6
@@ -293,6 +314,13 @@ class Run:
             for limit in self.deadlines:
                 limit.allow(self._left_of(word.caps["max_wall_clock_seconds"]))
         self.interrupted.set()
+
+    async def watch_claim(self) -> None:
+        """Ends the run when another process may have taken the mission over."""
+        claim = self.journal.claim
+        if claim is not None:
+            await claim.lost.wait()
+            await claim.confirm()
 
     async def watch_operator(self) -> None:
         """Sees the operator's events while nothing is being appended."""

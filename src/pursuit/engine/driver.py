@@ -12,7 +12,7 @@ import secrets
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -20,6 +20,8 @@ from typing import Any, Protocol, cast
 import anyio
 import msgspec
 
+from pursuit.agents.turns import AgentTurns
+from pursuit.agents.workspace import Workspace, WorkspaceFailed
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
@@ -33,6 +35,7 @@ from pursuit.core.events import (
     MissionEnded,
     MissionFailed,
     MissionResumed,
+    MissionWarned,
     ReportWritten,
     RunClaimed,
     WaitBegan,
@@ -40,11 +43,12 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import drivers_with, fold
 from pursuit.core.lessons import remembered
-from pursuit.core.mission import Mission, MissionPolicy, Proposal
+from pursuit.core.mission import AgentProposer, Mission, MissionPolicy, Proposal
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
+from pursuit.engine.agent_tools import tools_for_agent
 from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Run, Settings, Tools
-from pursuit.engine.execute import cancel_tasks, settle_lost
+from pursuit.engine.execute import cancel_tasks, recover_turn, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import LiveWords, RecordedModel, offered
@@ -78,7 +82,8 @@ async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None =
     stored = await ledger.read(mission_id)
     events = [decode(event.type, event.body) for event in stored]
     state = state or fold(events)
-    report = build_report(mission_id, events, state, await _check_results(ledger, events))
+    results, diffs = await _check_results(ledger, events), await _turn_diffs(ledger, events)
+    report = build_report(mission_id, events, state, results, diffs)
     if state is not None and (shares := importance_of(state.mission, report.get("trials", ()))):
         report["importance"] = shares
     report["ledger"] = {
@@ -97,6 +102,14 @@ async def _check_results(ledger: Ledger, events: Sequence[AnyEvent]) -> dict[str
     ]
     bodies = {digest: await ledger.blob(digest) for digest in wanted[-MOST_CHECKS:]}
     return {digest: msgspec.json.decode(body) for digest, body in bodies.items() if body is not None}
+
+
+async def _turn_diffs(ledger: Ledger, events: Sequence[AnyEvent]) -> dict[str, str]:
+    """The diffs of the last turns of an agent, by their digests."""
+    changes = [event.change for event in events if isinstance(event, CallSettled) and event.change is not None]
+    wanted = [change.diff for change in changes if change.diff is not None][-MOST_CHECKS:]
+    bodies = {digest: await ledger.blob(digest) for digest in wanted}
+    return {digest: body.decode(errors="replace") for digest, body in bodies.items() if body is not None}
 
 
 class ToolSource(Protocol):
@@ -132,6 +145,8 @@ class Driver:
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     surroundings: Surroundings = USUAL_SURROUNDINGS
+    workspaces: Path | None = None
+    """The folder for the workspaces of agents."""
     live: Path | None = None
     """The folder for what models say right now."""
     recorded: Recorded | None = None
@@ -176,13 +191,16 @@ class Driver:
                     _runnable(mission_id, state, proposal, resume=resume)
                     if self.ready is not None:
                         await self.ready(state.mission)
+                    warnings = await self._prepare(mission_id, state)
                 except PursuitError:
                     self.states.give(mission_id, state, head)
                     raise
-                journal = Journal(self.ledger, mission_id, state, head, bell)
+                journal = Journal(self.ledger, mission_id, state, head, bell, claim=claim)
                 run = await self._begin(
                     journal, iterations, proposal, observer, background=background, mode=mode, driver=driver
                 )
+                for warning in warnings:
+                    journal.stage(warning)
                 if claimed is not None:
                     claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
@@ -200,7 +218,11 @@ class Driver:
                     sampler=sampler,
                     lessons=lessons,
                 )
-                state = await self._guarded(run, self.proposer_for(journal.state.mission, proposal, means))
+                try:
+                    state = await self._guarded(run, self.proposer_for(journal.state.mission, proposal, means))
+                finally:
+                    if run.agent is not None:
+                        await run.agent.aclose()
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()
@@ -231,11 +253,12 @@ class Driver:
         if claim is None:
             return None
         try:
-            journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id))
+            journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), claim=claim)
             run = self._new_run(journal, await self.source.tools_for(()), None)
             if journal.state.stop is not None and not journal.state.closed:
                 await _end_as_ordered(run)
             if journal.state.closed and journal.state.report is None:
+                await _leave_branch(run)
                 await write_report(run)
             self.states.give(mission_id, journal.state, journal.head)
             return journal.state
@@ -280,6 +303,7 @@ class Driver:
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
         if not await journal.record(begin):
             _runnable(journal.mission_id, journal.state, None, resume=False)
+        await recover_turn(run)
         settle_lost(run)
         await journal.flush()
         return run
@@ -289,7 +313,9 @@ class Driver:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run.watch_operator)
-                await self._advance(run, proposer)
+                tasks.start_soon(run.watch_claim)
+                async with tools_for_agent(run, tasks):
+                    await self._advance(run, proposer)
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
             if (known := _typed(error)) is not None:
@@ -314,9 +340,32 @@ class Driver:
             observer=_both(observer, self.tracking),
             checks=self.checks,
             surroundings=self.surroundings,
+            agent=self._agent_of(journal.mission_id, journal.state.mission),
             started=self.clock.monotonic(),
             ceiling=self.ceiling,
         )
+
+    def _agent_of(self, mission_id: str, mission: Mission) -> AgentTurns | None:
+        settings = mission.proposer
+        if self.workspaces is None or mission.workspace is None or not isinstance(settings, AgentProposer):
+            return None
+        inherit = settings.inherit_env if isinstance(settings.inherit_env, bool) else tuple(settings.inherit_env)
+        around = replace(self.surroundings, inherit=inherit or self.surroundings.inherit)
+        return AgentTurns(settings, Workspace(mission.workspace, mission_id, self.workspaces / mission_id), around)
+
+    async def _prepare(self, mission_id: str, state: MissionState) -> list[Event]:
+        """Makes the workspace of an agent before anything is spent, and says if it starts from uncommitted changes."""
+        agent = self._agent_of(mission_id, state.mission)
+        if agent is None:
+            return []
+        try:
+            await agent.prepare()
+        except WorkspaceFailed as error:
+            raise InvalidArgument(str(error), session_id=mission_id, field="workspace.path") from None
+        if not agent.workspace.began_dirty:
+            return []
+        text = f"{agent.workspace.top} has changes that are not committed; the workspace starts from them"
+        return [MissionWarned(at=self.clock.now(), iteration=0, code="uncommitted", message=text)]
 
     async def _advance(self, run: Run, proposer: Proposer) -> None:
         """Runs turns until the mission has ended, waits or is paused, or the run has reached its goal."""
@@ -326,6 +375,7 @@ class Driver:
             if run.state.stop is not None and not run.state.closed:
                 await _end_as_ordered(run)
             if run.state.terminal:
+                await _leave_branch(run)
                 await write_report(run)
                 await run.count_spent()
                 return
@@ -336,6 +386,20 @@ class Driver:
         await run.journal.flush()
         await run.count_spent()
         run.report_phase("waiting")
+
+
+async def _leave_branch(run: Run) -> None:
+    """The result of a completed mission of an agent is a branch; one that cannot be made is a warning."""
+    if run.agent is None or run.state.status != "completed":
+        return
+    try:
+        await run.agent.prepare()
+        await run.agent.workspace.write_branch(run.state.mission.directive)
+    except WorkspaceFailed as error:
+        text = f"the branch of the result was not made: {error}"
+        run.journal.stage(
+            MissionWarned(at=run.clock.now(), iteration=run.state.iteration_count, code="no_branch", message=text)
+        )
 
 
 def _both(one: Observer | None, other: Observer | None) -> Observer | None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import anyio
 import msgspec
 
+from pursuit.agents.turns import TurnEnd
 from pursuit.core.budgets import child_id, is_spawn, used_of
 from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBegan, decode
 from pursuit.core.fold import MOST_NOTES, fold
-from pursuit.core.mission import NOTE, AskedProposer
+from pursuit.core.mission import AGENT_TURN, NOTE, AskedProposer
 from pursuit.core.observe import lift, source_matches, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState
-from pursuit.core.tools import OWN_TOOLS, CallFailed, Tool, ToolResult
+from pursuit.core.tools import OWN_TOOLS, TURN_TOOL, CallFailed, Tool, ToolResult
+from pursuit.engine.agent_permissions import answer_question
 from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Run
@@ -92,6 +95,9 @@ async def _send(run: Run, batch: Sequence[Planned]) -> None:
     await run.journal.record(_admission(run, batch, tools))
     if run.state.stopped:
         return
+    # A process that was stopped here for longer than its lease must not send: another one drives the mission now.
+    if (claim := run.journal.claim) is not None and claim.expired:
+        await claim.confirm()
 
     async def one(call: CallRecord, tool: Tool, timeout: float | None) -> None:
         settlement = await _perform_or_cancel(run, call, tool, timeout)
@@ -162,7 +168,10 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             why = "stopped by the operator" if run.stop_ordered else "the driver was stopped"
-            run.journal.stage(settle(run, call, "cancelled", error=why).event)
+            settlement = settle(run, call, "cancelled", error=why)
+            if tool is TURN_TOOL and run.agent is not None and run.agent.cut is not None:
+                settlement = _settled_turn(run, call, msgspec.structs.replace(run.agent.cut, error=why))
+            run.journal.stage(settlement.event, settlement.blobs)
             await run.journal.flush()
         raise
 
@@ -170,6 +179,8 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
 async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None) -> Settlement:
     """Sends the call and waits; a timeout, a failure and an error result are outcomes, not exceptions."""
     began = run.clock.monotonic()
+    if tool is TURN_TOOL:
+        return await _perform_turn(run, call)
     limit = run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
     try:
         if tool is COMMAND:
@@ -187,10 +198,49 @@ async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None
     return _settled_as(run, call, answer, seconds=seconds)
 
 
+async def _perform_turn(run: Run, call: CallRecord) -> Settlement:
+    """A turn of the agent. What a turn that was cut off did is not known, whatever cut it off."""
+    agent, began = run.agent, run.clock.monotonic()
+    if agent is None:
+        return settle(run, call, "failed", error="this process has no place for the workspaces of agents")
+    limit = run.deadline(agent.settings.turn_seconds)
+    prompt = str(call.args["prompt"])
+    end: TurnEnd | None = None
+    with limit:
+        async with anyio.create_task_group() as tasks:
+            run.turn_tasks = tasks
+            try:
+                end = await agent.take(prompt, call.iteration, partial(answer_question, run))
+            except CallFailed as error:
+                end = TurnEnd(outcome=error.outcome, error=str(error))
+            finally:
+                run.turn_tasks = None
+            tasks.cancel_scope.cancel()
+    if end is None:
+        end = msgspec.structs.replace(agent.cut or TurnEnd(outcome="unknown"), error=limit.why())
+    return _settled_turn(run, call, end, seconds=run.clock.monotonic() - began)
+
+
+def _settled_turn(run: Run, call: CallRecord, end: TurnEnd, *, seconds: float = 0.0) -> Settlement:
+    result = ToolResult(structured=end.said).as_dict() if end.said else None
+    found = settle(run, call, end.outcome, result=result, error=end.error, seconds=seconds, used=end.used)
+    return Settlement(msgspec.structs.replace(found.event, change=end.change), {**found.blobs, **end.blobs})
+
+
+async def recover_turn(run: Run) -> None:
+    """Settles the turn of a dead driver: its processes are ended, and its changes kept or rolled back."""
+    iteration = run.state.open
+    for call in () if iteration is None or run.agent is None else list(iteration.calls.values()):
+        if run.agent is not None and call.tool == AGENT_TURN and call.outcome is None:
+            settlement = _settled_turn(run, call, await run.agent.recover(call.iteration))
+            run.journal.stage(settlement.event, settlement.blobs)
+
+
 async def _run_command(run: Run, call: CallRecord) -> ToolResult:
     """What the ledger has of the command is its words; its environment is the operator's, and is looked up now."""
     around = run.surroundings_of(call.criterion_id)
-    return ToolResult(structured=await run_command(call.args["argv"], call.args["cwd"], around=around))
+    cwd = run.checked_folder(call.args["cwd"])
+    return ToolResult(structured=await run_command(call.args["argv"], cwd, around=around))
 
 
 async def own_result(run: Run, call: CallRecord) -> ToolResult:

@@ -14,8 +14,8 @@ from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encode
 from pursuit.core.fold import advance
 from pursuit.core.report import Listing, listing_after
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict
-from pursuit.ledger.contract import Bell, Draft, Head, Ledger
+from pursuit.errors import Conflict, Fenced
+from pursuit.ledger.contract import Bell, Claim, Draft, Head, Ledger
 
 Build = Callable[[MissionState], Sequence[Event]]
 
@@ -29,13 +29,22 @@ class Journal:
     """
 
     def __init__(
-        self, ledger: Ledger, mission_id: str, state: MissionState, head: int, bell: Bell | None = None
+        self,
+        ledger: Ledger,
+        mission_id: str,
+        state: MissionState,
+        head: int,
+        bell: Bell | None = None,
+        *,
+        claim: Claim | None = None,
     ) -> None:
         self.ledger = ledger
         self.mission_id = mission_id
         self.state = state
         self.head = head
         self.bell = bell
+        self.claim = claim
+        """The driver's lock: what is recorded here is stored only while it is held."""
         self._staged: list[Event] = []
         self._blobs: dict[str, bytes] = {}
         self._text: str | None = None
@@ -83,6 +92,8 @@ class Journal:
                 listing = listing_after(self.state, events)
                 try:
                     head = await self._append(events, listing, {**blobs, **(with_blobs or {})}, text)
+                except Fenced:
+                    raise
                 except Conflict:
                     before = self.head
                     await self.catch_up()
@@ -124,6 +135,7 @@ class Journal:
             blobs=blobs or None,
             text=text,
             by=self.bell,
+            claim=self.claim,
         )
 
     async def past(self, after: int) -> list[tuple[int, AnyEvent]]:

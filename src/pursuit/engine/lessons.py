@@ -11,7 +11,7 @@ from typing import Any
 
 from pursuit.core.criteria import describe
 from pursuit.core.lessons import Recollection, recollected
-from pursuit.core.mission import AskedProposer
+from pursuit.core.mission import AgentProposer, AskedProposer
 from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text
 from pursuit.ledger.contract import Ledger, StreamRow
@@ -51,7 +51,7 @@ async def recall(ledger: Ledger, words: str, *, limit: int) -> list[Remembered]:
 async def lessons_for(ledger: Ledger, mission_id: str, state: MissionState, most: int) -> tuple[str, ...]:
     """What similar missions learned, for a proposer that asks a language model; at most `most` texts, one for each."""
     mission = state.mission
-    if most < 1 or not mission.lessons or not isinstance(mission.proposer, AskedProposer):
+    if most < 1 or not mission.lessons or not isinstance(mission.proposer, AskedProposer | AgentProposer):
         return ()
     # One more than wanted: a mission that ended and was extended also finds itself.
     found = await recall(ledger, " ".join(_about(state)), limit=most + 1)

@@ -27,6 +27,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import AskedProposer, ClientProposer, Proposal
 from pursuit.core.state import Iteration, MissionState
+from pursuit.engine.agent_permissions import wait_for_answers
 from pursuit.engine.call_admission import MustWait, Planned
 from pursuit.engine.context import Run, Tools
 from pursuit.engine.execute import execute, run_script, running_tasks
@@ -187,6 +188,8 @@ async def act(run: Run) -> None:
             for call in iteration.planned
         ]
         await execute(run, calls)
+    if run.agent is not None:
+        await wait_for_answers(run)
 
 
 def _order(call: PlannedCall) -> int:

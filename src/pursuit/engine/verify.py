@@ -7,11 +7,14 @@ check is a recorded call like any other: policy, intent, settlement, timeout, bu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 
+from pursuit.agents.workspace import WorkspaceFailed
 from pursuit.core.criteria import Check, Expectation, Predicate
 from pursuit.core.evaluate import Answer, evaluate
 from pursuit.core.events import Source
@@ -54,7 +57,26 @@ def plan_check(run: Run, check: Check) -> Planned:
 
 
 async def answers_for(run: Run) -> dict[str, Answer]:
-    """What the sandbox says of each predicate, and the result of each check that is due."""
+    """What the sandbox says of each predicate, and the result of each check that is due.
+
+    In a workspace the commands run in a throw-away worktree, with the protected files as they were at the start.
+    """
+    commands = any(isinstance(one, Check) and one.tool_name is None for one in run.state.mission.criteria)
+    if run.agent is None or not commands:
+        return await _answers(run)
+    try:
+        await run.agent.prepare()
+        run.check_tree = await run.agent.workspace.open_checks()
+        return await _answers(run)
+    except WorkspaceFailed as error:
+        return {one.criterion_id: Answer(error=str(error)) for one in run.state.mission.criteria}
+    finally:
+        run.check_tree = None
+        with anyio.CancelScope(shield=True), suppress(WorkspaceFailed):
+            await run.agent.workspace.close_checks()
+
+
+async def _answers(run: Run) -> dict[str, Answer]:
     criteria = run.state.mission.criteria
     answers = await _predicates(run, [criterion for criterion in criteria if isinstance(criterion, Predicate)])
     checks = [criterion for criterion in criteria if isinstance(criterion, Check) and _can_look(run, criterion)]
@@ -135,7 +157,7 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
             error=f"only the last {KEPT} bytes of {cut} are kept, so not all of it was searched", source=source
         )
     if expect.file is not None:
-        cwd = planned.args["cwd"] if planned.command else None
+        cwd = run.checked_folder(planned.args["cwd"]) if planned.command else None
         verdicts["file"] = {"path": expect.file, "met": _exists(Path(cwd or ".") / expect.file)}
     if expect.predicate is not None:
         (answer,) = await run.sandbox.evaluate([expect.predicate], {"result": value})

@@ -9,11 +9,21 @@ from __future__ import annotations
 import re
 import sqlite3
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from typing import Any, Protocol
 
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import Head
+
+
+class Connection(Protocol):
+    """What checks ask: an SQLite connection, or one to PostgreSQL in its guise; a `?` stands for a value."""
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
+        """The cursor with the rows."""
+        ...
+
 
 GENESIS = bytes(32)
 """The hash before the first event of a stream."""
@@ -100,7 +110,8 @@ class Walk:
 _ROOT = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
 _EVER = "SELECT position, stream, seq, hash FROM events UNION ALL SELECT position, stream, seq, hash FROM tombstones"
 _LAST_EVER = (
-    "SELECT max(coalesce((SELECT max(position) FROM events), 0), coalesce((SELECT max(position) FROM tombstones), 0))"
+    "SELECT coalesce(max(position), 0) FROM (SELECT max(position) AS position FROM events "
+    "UNION ALL SELECT max(position) FROM tombstones) AS ever"
 )
 _HEADS_THEN = (
     f"SELECT streams.name, heads.seq, heads.hash FROM (SELECT stream, seq, hash, max(position) FROM ({_EVER}) "  # noqa: S608 - both parts stand above
@@ -127,7 +138,7 @@ def last_position(connection: sqlite3.Connection) -> int:
     return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
-def last_ever(connection: sqlite3.Connection) -> int:
+def last_ever(connection: Connection) -> int:
     """The position of the last event or tombstone that is there."""
     return connection.execute(_LAST_EVER).fetchone()[0]
 
@@ -143,12 +154,12 @@ def current_root(connection: sqlite3.Connection) -> str:
         connection.execute("ROLLBACK")
 
 
-def check_expected(connection: sqlite3.Connection, position: int, expected: str) -> list[str]:
+def check_expected(connection: Connection, position: int, expected: str, heads_then: str = _HEADS_THEN) -> list[str]:
     """What is wrong if the ledger no longer contains everything that an earlier root stands for."""
     last = last_ever(connection)
     if last < position:
         return [f"the ledger ends at position {last}; the expected root was written at {position}: its tail is cut"]
-    rows = connection.execute(_HEADS_THEN, (position,)).fetchall()
+    rows = connection.execute(heads_then, (position,)).fetchall()
     heads = [(name, Head(seq, hash_)) for name, seq, hash_ in rows if can_be_framed(name, seq, hash_)]
     if root(heads) == expected:
         return []

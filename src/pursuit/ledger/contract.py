@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol, cast
 
+import anyio
 import msgspec
 
 
@@ -166,7 +167,8 @@ class Bell(Protocol):
     async def wait(self) -> None:
         """Returns after at least one append that did not pass this bell as `by` since the last return.
 
-        It may ring without cause; it rings within 250 ms of a commit, also one from another process.
+        It may ring without cause; it rings within 250 ms of a commit, also one from another process (behind a pooler
+        of PostgreSQL connections: within a second).
         """
         ...
 
@@ -181,7 +183,30 @@ class Holder:
 
 
 class Claim(Protocol):
-    """The driver's lock on one stream, held until `release` or the death of the process."""
+    """The driver's lock on one stream, held until `release` or the death of the process.
+
+    On a shared database it is a lease, which the ledger renews by itself. A process that was stopped for too long, or
+    cut off, loses it to another one.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """The number of this holder: a later holder of the same stream has a greater one."""
+        ...
+
+    @property
+    def lost(self) -> anyio.Event:
+        """Set once the lock was not renewed in time or was taken; never for a lock of the operating system."""
+        ...
+
+    @property
+    def expired(self) -> bool:
+        """Whether the lock may have run out; then `confirm` it before something is sent under it."""
+        ...
+
+    async def confirm(self) -> None:
+        """Renews the lock; raises `Fenced` if that is too late."""
+        ...
 
     async def release(self) -> None:
         """Frees the lock. Doing it twice is harmless."""
@@ -203,6 +228,7 @@ class Ledger(Protocol):
         blobs: Mapping[str, bytes] | None = None,
         text: str | None = None,
         by: Bell | None = None,
+        claim: Claim | None = None,
     ) -> Head:
         """Stores the events, the blobs and the new status together or not at all, durably, and returns the new head.
 
@@ -212,9 +238,12 @@ class Ledger(Protocol):
         event. `text` replaces the text by which `search` finds the stream; no hash covers it, so it must follow from
         the events. A blob is named by its sha256 (hex) and belongs to every stream that it was appended to.
 
+        An append under a `claim` that was lost raises `Fenced`, whatever it expects.
+
         A caller that is cancelled before its commit stores nothing; one that is cancelled during the commit still
         gets the outcome, and its cancellation at the next await. A disk error raises `LedgerUnavailable` and stores
-        nothing of this call. A forgotten stream, an append of nothing and a blob under a wrong name are
+        nothing of this call; where a connection was lost and the database cannot be asked again, the error says that
+        the outcome is not known. A forgotten stream, an append of nothing and a blob under a wrong name are
         `InvalidArgument`.
         """
         ...

@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+import anyio
+
 from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.ledger.contract import Holder
 
@@ -64,9 +66,16 @@ def open_private(path: Path) -> int:
 class StreamClaim:
     """The driver's lock on one stream: see `contract.Claim`."""
 
+    epoch = 0
+    expired = False
+
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor: int | None = descriptor
+        self.lost = anyio.Event()
+
+    async def confirm(self) -> None:
+        """The operating system frees the lock at the end of the process, and not before."""
 
     async def release(self) -> None:
         """Frees the lock. Doing it twice is harmless."""

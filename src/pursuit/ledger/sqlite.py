@@ -26,6 +26,7 @@ from pursuit.ledger.contract import (
     FORGOTTEN,
     Anywhere,
     Bell,
+    Claim,
     Draft,
     Folds,
     Found,
@@ -44,9 +45,9 @@ from pursuit.ledger.writer import Request, Writer
 
 MOST_WORDS = 32
 LONGEST_WORD = 64
-_WORD = re.compile(r"[^\W_]+")
+WORD = re.compile(r"[^\W_]+")
 _STOP_WORDS = frozenset(
-    _WORD.findall("""
+    WORD.findall("""
     about above after again all also am an and any are as at be because been before being below between both but by can
     could did do does doing done down during each else ever every few find for from further get gets getting give go
     goes going had has have having he her here hers him his how if in into is it its just let like make makes making may
@@ -64,16 +65,31 @@ def search_words(text: str) -> list[str]:
     They hold letters and digits only, so nothing in them is an operator of FTS5. A single ASCII letter is left out; in
     other scripts one character may be a word.
     """
-    words = dict.fromkeys(found.group().lower()[:LONGEST_WORD] for found in _WORD.finditer(text))
+    words = dict.fromkeys(found.group().lower()[:LONGEST_WORD] for found in WORD.finditer(text))
     kept = [word for word in words if word not in _STOP_WORDS and (len(word) > 1 or not word.isascii())]
     return kept[:MOST_WORDS]
+
+
+def rarest(counted: Sequence[tuple[int, str]]) -> tuple[list[str], int]:
+    """The rarest of these words with their numbers of texts, as many as can be ranked, and how many texts to rank."""
+    there = sorted(counted)
+    if there and there[0][0] >= MOST_RANKED:
+        return [there[0][1]], _NEWEST
+    room = MOST_RANKED
+    kept: list[str] = []
+    for count, word in there:
+        room -= count
+        if room < 0:
+            break
+        kept.append(word)
+    return kept, MOST_RANKED
 
 
 CHUNK = 2000
 """Rows that are read before other tasks get their turn."""
 
 LARGEST = 2**63 - 1
-_TOO_MANY = 10_000
+TOO_MANY = 10_000
 _ROW = "SELECT id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary FROM streams"
 _EVENTS = (
     "SELECT seq, position, at, type, body, hash FROM events "
@@ -83,11 +99,11 @@ _GROWN = (
     "SELECT DISTINCT streams.name FROM events JOIN streams ON streams.id = events.stream "
     "WHERE events.position > ? AND events.position <= ?"
 )
-_MOST_RANKED = 3_000
+MOST_RANKED = 3_000
 """Ranking a match takes a few microseconds, counting it a hundredth of that."""
 _GLANCE = 500
 _COUNTED = 8
-"""Each word is counted up to a glance; of those that reach it, this many are counted up to `_MOST_RANKED`."""
+"""Each word is counted up to a glance; of those that reach it, this many are counted up to `MOST_RANKED`."""
 _NEWEST = 1_000
 """If even the rarest word has too many matches to rank, only this many are ranked, the newest."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)"
@@ -131,7 +147,7 @@ class SqliteReads:
     def row(self, stream: str) -> StreamRow | None:
         """The listing's row of one stream."""
         rows = self._all(f"{_ROW} WHERE name = ?", (stream,))
-        return _stream_row(rows[0]) if rows else None
+        return stream_row(rows[0]) if rows else None
 
     def page(
         self,
@@ -157,14 +173,14 @@ class SqliteReads:
         if until is not None:
             conditions.append(("created_at < ?", (until,)))
         if cursor is not None:
-            conditions.append(("(created_at, id) < (?, ?)", _read_cursor(cursor)))
+            conditions.append(("(created_at, id) < (?, ?)", read_cursor(cursor)))
         where = " AND ".join(text for text, _ in conditions)
         values = [value for _, some in conditions for value in some]
         # One row more than asked for tells whether there is a next page.
         rows = self._all(f"{_ROW} WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?", (*values, limit + 1))
         more = len(rows) > limit
         del rows[limit:]
-        return Page(tuple(map(_stream_row, rows)), _write_cursor(rows[-1][4], rows[-1][0]) if more else None)
+        return Page(tuple(map(stream_row, rows)), write_cursor(rows[-1][4], rows[-1][0]) if more else None)
 
     def search(self, words: str, *, kind: str | None, limit: int) -> list[Found]:
         """Streams by their texts, the best match first."""
@@ -173,7 +189,7 @@ class SqliteReads:
         query, most = self._query(search_words(words))
         limit = min(limit, LARGEST)
         rows = self._all(_FOUND, (query, kind, kind, max(most, limit), limit)) if query else []
-        return [Found(row=_stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
+        return [Found(row=stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
     def _query(self, words: Sequence[str]) -> tuple[str, int]:
         """The query for the rarest of these words, as many as have few enough matches, and how many matches to rank.
@@ -184,17 +200,8 @@ class SqliteReads:
         glanced = {word: self._count(word, _GLANCE) for word in words}
         common = [word for word, count in glanced.items() if count == _GLANCE][:_COUNTED]
         counted = [(count, word) for word, count in glanced.items() if 0 < count < _GLANCE]
-        there = sorted([*counted, *((self._count(word, _MOST_RANKED), word) for word in common)])
-        if there and there[0][0] >= _MOST_RANKED:
-            return f'"{there[0][1]}"', _NEWEST
-        room = _MOST_RANKED
-        kept: list[str] = []
-        for count, word in there:
-            room -= count
-            if room < 0:
-                break
-            kept.append(f'"{word}"')
-        return " OR ".join(kept), _MOST_RANKED
+        kept, most = rarest([*counted, *((self._count(word, MOST_RANKED), word) for word in common)])
+        return " OR ".join(f'"{word}"' for word in kept), most
 
     def _count(self, word: str, most: int) -> int:
         """How many texts have a word, counted up to so many."""
@@ -225,7 +232,7 @@ class SqliteReads:
 
     def grown(self, after: int, until: int) -> list[str] | None:
         """See `watch.Growth`."""
-        if until - after > _TOO_MANY:
+        if until - after > TOO_MANY:
             return None
         return [row[0] for row in self._all(_GROWN, (after, until))]
 
@@ -241,7 +248,8 @@ class SqliteReads:
             raise unavailable(self._path, error) from error
 
 
-def _stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) -> StreamRow:
+def stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) -> StreamRow:
+    """A row of the table of streams as callers get it."""
     _, name, kind, status, created_at, updated_at, seq, hash_, summary = row
     return StreamRow(
         name=name,
@@ -254,11 +262,13 @@ def _stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) -
     )
 
 
-def _write_cursor(created_at: float, identity: int) -> str:
+def write_cursor(created_at: float, identity: int) -> str:
+    """The cursor behind the stream with this time and number."""
     return base64.urlsafe_b64encode(msgspec.json.encode((created_at, identity))).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str) -> tuple[float, int]:
+def read_cursor(cursor: str) -> tuple[float, int]:
+    """The time and number in a cursor."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         created_at, identity = msgspec.json.decode(text, type=tuple[float, int])
@@ -318,29 +328,17 @@ class SqliteLedger:
         blobs: Mapping[str, bytes] | None = None,
         text: str | None = None,
         by: Bell | None = None,
+        claim: Claim | None = None,
     ) -> Head:
-        """See `contract.Ledger.append`."""
-        require_name(stream)
-        if not events and status is None and summary is None and text is None:
-            why = f"an append to stream {stream} needs an event, a status, a summary or a text"
-            raise InvalidArgument(why, stream=stream)
-        _check_drafts(stream, events)
-        _check_text("kind", kind)
-        _check_text("status", status or "")
-        if status == FORGOTTEN:
-            raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
-        _check_text("text", text or "")
-        for digest, body in (blobs or {}).items():
-            if sha256(body).hexdigest() != digest:
-                raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
-        request = Request(
-            stream=stream,
-            expected=expected,
-            events=events,
+        """See `contract.Ledger.append`; a claim is a lock of the operating system, which cannot be lost."""
+        request = new_request(
+            stream,
+            expected,
+            events,
             kind=kind,
             status=status,
-            summary=None if summary is None else _summary_text(summary),
-            blobs=tuple(blobs.items()) if blobs else (),
+            summary=summary,
+            blobs=blobs,
             text=text,
             by=by,
         )
@@ -436,6 +434,45 @@ class SqliteLedger:
             self._closed = True
             self._bells.close()
             self._handles.close()
+
+
+def new_request(
+    stream: str,
+    expected: int | Anywhere,
+    events: Sequence[Draft],
+    *,
+    kind: str,
+    status: str | None,
+    summary: Mapping[str, Any] | None,
+    blobs: Mapping[str, bytes] | None,
+    text: str | None,
+    by: Bell | None,
+) -> Request:
+    """An append as the writer takes it; what is not well formed is `InvalidArgument`."""
+    require_name(stream)
+    if not events and status is None and summary is None and text is None:
+        why = f"an append to stream {stream} needs an event, a status, a summary or a text"
+        raise InvalidArgument(why, stream=stream)
+    _check_drafts(stream, events)
+    _check_text("kind", kind)
+    _check_text("status", status or "")
+    if status == FORGOTTEN:
+        raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
+    _check_text("text", text or "")
+    for digest, body in (blobs or {}).items():
+        if sha256(body).hexdigest() != digest:
+            raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
+    return Request(
+        stream=stream,
+        expected=expected,
+        events=events,
+        kind=kind,
+        status=status,
+        summary=None if summary is None else _summary_text(summary),
+        blobs=tuple(blobs.items()) if blobs else (),
+        text=text,
+        by=by,
+    )
 
 
 def _check_drafts(stream: str, events: Sequence[Draft]) -> None:

@@ -7,11 +7,12 @@ hashed like any other. So a stream that was removed by an edit of the file has t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from typing import Any
 
 from pursuit.core.audit import AUDIT, AnyAuditEvent, Forgotten, encode_audit
-from pursuit.ledger.chain import GENESIS, link
+from pursuit.ledger.chain import GENESIS, Connection, link
 from pursuit.ledger.contract import FORGOTTEN
 
 
@@ -46,7 +47,7 @@ def cover_all(connection: sqlite3.Connection, now: float) -> None:
         connection.execute("UPDATE streams SET updated_at = ? WHERE id = ?", (now, identity))
 
 
-def check(connection: sqlite3.Connection, covering: Mapping[str, Sequence[Forgotten]]) -> Iterator[str]:
+def check(connection: Connection, covering: Mapping[str, Sequence[Forgotten]]) -> Iterator[str]:
     """What is wrong with the tombstones, given the `Forgotten` events of the audit."""
     rows = connection.execute(
         "SELECT id, name, kind, created_at, updated_at, head_seq, head_hash, summary FROM streams WHERE status = ?",
@@ -88,12 +89,16 @@ def _record(connection: sqlite3.Connection, identity: int, now: float) -> None:
     _append_to_audit(connection, event, now)
 
 
-def _digest(connection: sqlite3.Connection, identity: int) -> tuple[int, tuple[int, bytes], str]:
+def _digest(connection: Connection, identity: int) -> tuple[int, tuple[int, bytes], str]:
+    return digest_of(
+        connection.execute("SELECT position, seq, hash FROM tombstones WHERE stream = ? ORDER BY seq", (identity,))
+    )
+
+
+def digest_of(rows: Iterable[tuple[Any, ...]]) -> tuple[int, tuple[int, bytes], str]:
     """The number of tombstones of a stream, the last one's number and hash, and one hash over all of them."""
     total, count, last = sha256(), 0, (0, GENESIS)
-    for position, seq, hash_ in connection.execute(
-        "SELECT position, seq, hash FROM tombstones WHERE stream = ? ORDER BY seq", (identity,)
-    ):
+    for position, seq, hash_ in rows:
         total.update(f"{position} {seq} {hash_.hex() if isinstance(hash_, bytes) else hash_!r}\n".encode())
         count, last = count + 1, (seq, hash_)
     return count, last, total.hexdigest()

@@ -1,4 +1,4 @@
-"""Verifies an SQLite ledger, and forgets a stream, which is the only way to remove something from it.
+"""Verifies a ledger, and forgets a stream, which is the only way to remove something from it.
 
 Invariant: verifying sees one moment of the ledger and changes nothing; forgetting leaves the head of the stream, so
 earlier roots stay checkable.
@@ -22,7 +22,16 @@ from pursuit.core.audit import AUDIT, Forgotten, decode_audit
 from pursuit.core.lessons import remembered
 from pursuit.errors import PursuitError
 from pursuit.ledger import tombstones
-from pursuit.ledger.chain import Walk, can_be_framed, check_expected, last_ever, last_position, parse_root, written_root
+from pursuit.ledger.chain import (
+    Connection,
+    Walk,
+    can_be_framed,
+    check_expected,
+    last_ever,
+    last_position,
+    parse_root,
+    written_root,
+)
 from pursuit.ledger.contract import FORGOTTEN, Folded, Folds, Head, StreamFold, Verification
 from pursuit.ledger.locks import WriteQueue
 from pursuit.ledger.schema import (
@@ -50,6 +59,16 @@ class _Findings:
     events: int = 0
     blobs: int = 0
 
+    def verification(self, position: int) -> Verification:
+        """What was found in a ledger that ends at this position."""
+        return Verification(
+            streams=len(self.heads),
+            events=self.events,
+            blobs=self.blobs,
+            root=written_root(position, self.heads),
+            faults=tuple(self.faults),
+        )
+
 
 async def verify_file(path: Path, expect: Sequence[str] = (), folds: Folds | None = None) -> Verification:
     """Checks everything that `contract.Ledger.verify` names, on a connection and a snapshot of its own."""
@@ -61,21 +80,38 @@ async def verify_file(path: Path, expect: Sequence[str] = (), folds: Folds | Non
             connection.execute("BEGIN")
             position = last_position(connection)
             found.faults += await anyio.to_thread.run_sync(_check_database, connection)
-            for check in (_check_streams, _check_tombstones, _check_blobs, _check_references):
-                for _ in check(connection, found):
-                    await anyio.lowlevel.checkpoint()
+            for _ in _check_everything(connection, found):
+                await anyio.lowlevel.checkpoint()
             for position_then, root in wanted:
                 found.faults += check_expected(connection, position_then, root)
                 await anyio.lowlevel.checkpoint()
     except sqlite3.Error as error:
         found.faults.append(f"the database cannot be read to its end: {error}")
-    return Verification(
-        streams=len(found.heads),
-        events=found.events,
-        blobs=found.blobs,
-        root=written_root(position, found.heads),
-        faults=tuple(found.faults),
-    )
+    return found.verification(position)
+
+
+def verify_snapshot(
+    connection: Connection,
+    position: int,
+    faults: Sequence[str],
+    *,
+    expect: Sequence[str],
+    folds: Folds | None,
+    heads_then: str,
+) -> Verification:
+    """The same for a snapshot of another database, whose own `faults` are known. Slow: run it in a thread."""
+    wanted = [parse_root(root) for root in expect]
+    found = _Findings(folds, faults=list(faults))
+    for _ in _check_everything(connection, found):
+        pass
+    for position_then, root in wanted:
+        found.faults += check_expected(connection, position_then, root, heads_then)
+    return found.verification(position)
+
+
+def _check_everything(connection: Connection, found: _Findings) -> Iterator[None]:
+    for check in (_check_streams, _check_tombstones, _check_blobs, _check_references):
+        yield from check(connection, found)
 
 
 def _check_database(connection: sqlite3.Connection) -> list[str]:
@@ -126,7 +162,7 @@ class _Stream:
                 self.unfoldable = f"event {self.walk.events} cannot follow the events before it: {error}"
 
 
-def _check_streams(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
+def _check_streams(connection: Connection, found: _Findings) -> Iterator[None]:
     """Walks all events, stream after stream; yields after each chunk."""
     streams, broken = _read_rows(connection, found)
     stray: dict[int, int] = {}
@@ -154,7 +190,7 @@ def _check_streams(connection: sqlite3.Connection, found: _Findings) -> Iterator
             found.faults.append(f"stream number {identity}: it has {events} events and no row of its own")
 
 
-def _read_rows(connection: sqlite3.Connection, found: _Findings) -> tuple[dict[int, _Stream], set[int]]:
+def _read_rows(connection: Connection, found: _Findings) -> tuple[dict[int, _Stream], set[int]]:
     """The rows of the listing by their ids, and the ids of those that nothing can be compared with."""
     streams: dict[int, _Stream] = {}
     broken: set[int] = set()
@@ -196,7 +232,7 @@ def _take_forgotten(found: _Findings, audit: _Stream, body: bytes) -> None:
         )
 
 
-def _stream_faults(connection: sqlite3.Connection, stream: _Stream) -> list[str]:
+def _stream_faults(connection: Connection, stream: _Stream) -> list[str]:
     """What is wrong with a stream once all of its events were read."""
     walk, name = stream.walk, stream.name
     if stream.status == FORGOTTEN:
@@ -221,14 +257,16 @@ def _time_faults(stream: _Stream) -> list[str]:
     return [f"stream {stream.name}: the times in its row are not those of its first and last event"]
 
 
-def _blob_faults(connection: sqlite3.Connection, stream: _Stream, folded: Folded) -> Iterator[str]:
+def _blob_faults(connection: Connection, stream: _Stream, folded: Folded) -> Iterator[str]:
     """The blobs that its events name must be there and be its own; no others; the text must be that of its report."""
     own = {row[0] for row in connection.execute("SELECT digest FROM blob_refs WHERE stream = ?", (stream.id,))}
     for digest in sorted(folded.digests - own):
         yield f"stream {stream.name}: its events name the blob {digest}, which is missing"
     for digest in sorted(own - folded.digests):
         yield f"stream {stream.name}: it has the blob {digest}, which none of its events names"
-    text = connection.execute("SELECT text FROM texts WHERE rowid = ?", (stream.id,)).fetchone()
+    row = connection.execute("SELECT text FROM texts WHERE rowid = ?", (stream.id,)).fetchone()
+    # PostgreSQL keeps the text as bytes.
+    text = None if row is None else (row[0].decode() if isinstance(row[0], bytes) else row[0],)
     report = connection.execute("SELECT body FROM blobs WHERE digest = ?", (folded.report,)).fetchone()
     if folded.report is not None and report is None:
         return  # it is reported as missing
@@ -247,13 +285,13 @@ def _json(text: Any) -> Any:
         return None
 
 
-def _check_tombstones(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
+def _check_tombstones(connection: Connection, found: _Findings) -> Iterator[None]:
     for fault in tombstones.check(connection, found.forgotten):
         found.faults.append(fault)
         yield
 
 
-def _check_blobs(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
+def _check_blobs(connection: Connection, found: _Findings) -> Iterator[None]:
     for digest, size, body in connection.execute("SELECT digest, size, body FROM blobs"):
         found.blobs += 1
         if not isinstance(body, bytes) or sha256(body).hexdigest() != digest or len(body) != size:
@@ -261,7 +299,7 @@ def _check_blobs(connection: sqlite3.Connection, found: _Findings) -> Iterator[N
         yield
 
 
-def _check_references(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
+def _check_references(connection: Connection, found: _Findings) -> Iterator[None]:
     for digest, name in connection.execute(
         "SELECT blob_refs.digest, coalesce(streams.name, 'number ' || blob_refs.stream) FROM blob_refs "
         "LEFT JOIN streams ON streams.id = blob_refs.stream "

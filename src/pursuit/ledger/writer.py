@@ -65,6 +65,8 @@ class Request(msgspec.Struct, kw_only=True, eq=False):
     blobs: Sequence[tuple[str, bytes]]
     text: str | None
     by: Bell | None
+    epoch: int | None = None
+    """The holder of a lease that writes; only PostgreSQL has leases."""
     outcome: Head | PursuitError | None = None
 
 
@@ -210,20 +212,32 @@ class Committer:
 def _refusal(request: Request, tip: _Tip | None) -> PursuitError | None:
     actual = 0 if tip is None else tip.seq
     if request.expected is not ANY and request.expected != actual:
-        return Conflict(
-            f"stream {request.stream} is at event {actual}, not at {request.expected}: read it again, then retry",
-            stream=request.stream,
-            expected=request.expected,
-            actual=actual,
-        )
+        return refused(request, "conflict", actual)
     if tip is None and not request.events:
-        return InvalidArgument(f"stream {request.stream} cannot begin without an event", stream=request.stream)
+        return refused(request, "unborn", actual)
     if tip is not None and tip.status == FORGOTTEN:
-        return InvalidArgument(f"stream {request.stream} was forgotten: use a new name", stream=request.stream)
+        return refused(request, "forgotten", actual)
     return None
 
 
-_MOST_IN_A_BATCH = 256
+def refused(request: Request, why: str, actual: int) -> PursuitError:
+    """The error for an append that does not fit its stream, which is at event `actual`."""
+    stream = request.stream
+    match why:
+        case "conflict":
+            return Conflict(
+                f"stream {stream} is at event {actual}, not at {request.expected}: read it again, then retry",
+                stream=stream,
+                expected=request.expected,
+                actual=actual,
+            )
+        case "unborn":
+            return InvalidArgument(f"stream {stream} cannot begin without an event", stream=stream)
+        case _:
+            return InvalidArgument(f"stream {stream} was forgotten: use a new name", stream=stream)
+
+
+MOST_IN_A_BATCH = 256
 """Bounds how long one commit may block the event loop."""
 
 _COURTESY_SECONDS = 1.0
@@ -305,7 +319,7 @@ class Writer:
                 await self._lead(batch)
         else:
             ended = batch.join(request)
-            if len(batch.requests) >= _MOST_IN_A_BATCH:
+            if len(batch.requests) >= MOST_IN_A_BATCH:
                 self._filling = None
             try:
                 await ended

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from pursuit.core.base_model import nearest
 from pursuit.core.pins import Changes
-from pursuit.core.tools import SPAWN_TOOL, Tool
+from pursuit.core.tools import SPAWN_TOOL, TURN_TOOL, Tool
 from pursuit.errors import Fault, ValidationFailed
 
 Decision = Literal["allow", "ask", "deny"]
@@ -412,6 +412,8 @@ class OperatorPolicy:
             return Ruling(
                 decision="allow", reason="the mission has a fleet; each call of its children is decided on its own"
             )
+        if tool is TURN_TOOL:
+            return Ruling(decision="allow", reason="the operator wrote the agent's command; what it asks is decided")
         if tool.server in self.own:
             return Ruling(decision="allow", reason="handed in by the program itself")
         changed = "" if tool.changes is None else f"; {tool.changes.reason}"
@@ -459,6 +461,11 @@ def decide(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
     return ruling
 
 
+def without_lists(layers: Layers) -> Layers:
+    """The layers without their lists of tools, for what is on none: `deny`, `ask` and the modes hold."""
+    return replace(layers, tighter=tuple(replace(layer, allowed=None) for layer in layers.tighter))
+
+
 def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
     """Whether a check or a judge may run: the operator wrote or trusted it, so it is allowed without a rule.
 
@@ -471,8 +478,8 @@ def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruli
     ruling = ruling or Ruling(decision="allow", reason="the operator wrote it")
     if mode == "auto" and ruling.decision == "ask":
         ruling = Ruling(decision="allow", reason=f"mode auto; else asked: {ruling.reason}")
-    for layer in layers.tighter:
-        ruling = stricter(ruling, replace(layer, allowed=None).decide(tool))
+    for layer in without_lists(layers).tighter:
+        ruling = stricter(ruling, layer.decide(tool))
     if mode == "never" and ruling.decision == "ask":
         return Ruling(decision="deny", reason=f"mode never, no one is asked: {ruling.reason}")
     return ruling

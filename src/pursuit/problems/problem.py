@@ -99,15 +99,15 @@ class Problem:
         Raises `AttemptNotFound`, and `InvalidArgument` if there is nothing to score.
         """
         check_texts(attempt_id=attempt_id or "")
-        from pursuit.ledger.sqlite import SqliteLedger  # noqa: PLC0415 - serving needs none of it
+        from pursuit.ledger.opening import open_ledger  # noqa: PLC0415 - serving needs none of it
         from pursuit.problems.attempts import load_attempt  # noqa: PLC0415
         from pursuit.problems.comparison import replay  # noqa: PLC0415
         from pursuit.sandbox import Sandbox  # noqa: PLC0415
 
-        path = locate_state(None if state is None else Path(state), None)
+        path = locate_state(state, None)
         if not path.exists():
             raise AttemptNotFound(f"there is no ledger at {path}, and so no attempt", attempt_id=attempt_id[:100])
-        ledger = SqliteLedger.open(path)
+        ledger = open_ledger(path)
         try:
             found = await load_attempt(ledger, attempt_id)
         finally:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from pursuit.core.events import ModelAnswer
 from pursuit.core.mission import (
+    AgentProposer,
     AskedProposer,
     ClientProposer,
     Mission,
@@ -21,6 +23,8 @@ from pursuit.core.mission import (
 )
 from pursuit.core.search import SearchProposer
 from pursuit.core.state import MissionState
+from pursuit.errors import UpstreamUnavailable
+from pursuit.proposers.agent import AgentTurn
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.proposers.language import ROOM, LanguageModel, ModelRequest, Models, NoAnswerYet, ProposerContext, Terms
 from pursuit.proposers.model import AskModel, Patience
@@ -94,6 +98,8 @@ class Choice:
                 await self.models.check(name)
         if isinstance(mission.proposer, SearchProposer):
             require_search()
+        if isinstance(mission.proposer, AgentProposer) and shutil.which(mission.proposer.argv[0]) is None:
+            raise UpstreamUnavailable(f"the command of the agent, {mission.proposer.argv[0]!r}, was not found")
 
     def __call__(self, mission: Mission, proposal: Proposal | None, means: ProposerContext) -> Proposer:
         """The proposer that a mission names."""
@@ -111,6 +117,8 @@ class Choice:
             case ModelProposer() as settings:
                 opened = [self.models.open(name) for name in (settings.model, *settings.fallback)]
                 return self._asking(settings, opened, means)
+            case AgentProposer() as settings:
+                return AgentTurn(settings, means.lessons)
             case SamplingProposer() as settings:
                 return self._asking(settings, [means.sampler or NoSampler()], means)
             case _ as unknown:

@@ -15,6 +15,7 @@ from pursuit.reports.wording import compact, count, figure, moment, number, reas
 MAX_TITLE = 160
 MAX_ROWS = 500
 MAX_COLUMNS = 12
+LONGEST_DIFF = 20_000
 """Arguments, and metrics, that a table of trials shows."""
 SHOWN_OUTPUT = 8
 
@@ -334,6 +335,16 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         )
         for e in _entries(report.get("turns"))
     ]
+    diffs = [
+        (
+            figure(e.get("iteration")),
+            figure(e.get("files")),
+            ", ".join(text(name) for name in _items(e.get("protected"))),
+            text(e.get("diff"))[:LONGEST_DIFF],
+        )
+        for e in _entries(report.get("turns"))
+        if e.get("diff")
+    ]
     made = [
         (
             _counted(e.get("iteration")),
@@ -356,6 +367,7 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         _rows("Checks", ("Iteration", "Criterion", "Ended", "Time", "Last lines"), {0, 3}, checks),
         _rows("Approvals", ("Iteration", "Tool", "Arguments", "Answer", "By", "When"), {0}, approvals),
         _rows("Turns of models and agents", ("Iteration", "Who", "Calls", "Words", "Tokens", "Time"), {0, 4, 5}, turns),
+        _rows("Changes of each turn", ("Iteration", "Files", "Protected, not counted", "Diff"), {0, 1}, diffs),
         _rows(
             "Calls",
             ("Iteration", "Tool", "Arguments", "Outcome", "Time", "Error"),

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from pursuit.agents.known_agents import find_agents
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
 from pursuit.config.mission_file import load_mission_file
@@ -232,7 +233,18 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
     findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
     findings += isolation_findings(configuration)
+    findings += await agent_findings()
     return findings
+
+
+async def agent_findings() -> list[Finding]:
+    """The coding agents on `PATH` and whether each can be started."""
+    return [
+        fine("agent", f"{one.name} {one.version} ({' '.join(one.command)}) works")
+        if one.problem is None
+        else warning("agent", f"{' '.join(one.command)}: {one.problem}", "repair or remove it, or use another agent")
+        for one in await find_agents()
+    ]
 
 
 def isolation_findings(configuration: Configuration) -> list[Finding]:
@@ -426,7 +438,8 @@ async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
             if found.faults:
                 mend = "keep a copy, see `pursuit verify`, and restore it from a backup"
                 return [broken("ledger", fault, mend) for fault in found.faults[:5]]
-            return [fine("ledger", f"{state}: intact, {found.events} events of {found.streams} streams")]
+            whole = fine("ledger", f"{state}: intact, {found.events} events of {found.streams} streams")
+            return [whole, *await _pooled(ledger)]
         return [
             note("ledger", f"{state}: too large to check in {VERIFY_SECONDS:g} s", "`pursuit verify` takes its time")
         ]
@@ -434,6 +447,15 @@ async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
         return [broken("ledger", error.message, "see whether the file is yours")]
     finally:
         await ledger.close()
+
+
+async def _pooled(ledger: Ledger) -> list[Finding]:
+    """Whether a pooler keeps the notifications of the database away."""
+    await ledger.root()  # it is noticed with the first question
+    if not getattr(ledger, "pooled", False):
+        return []
+    what = "a pooler of connections is before the database: commits of other processes are noticed within a second"
+    return [note("ledger", what, "to notice them at once, name the database itself in --state")]
 
 
 def _no_ledger(state: Path) -> Finding | None:

@@ -17,8 +17,11 @@ from pursuit.core.catalogue import Catalogue, is_control_tool
 from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded, describe
 from pursuit.core.log_metrics import NUMBER
 from pursuit.core.mission import (
+    AGENT,
+    AGENT_TURN,
     FLEET,
     SPAWN,
+    AgentProposer,
     AnyProposer,
     AskedProposer,
     Mission,
@@ -31,7 +34,7 @@ from pursuit.core.mission import (
 from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, as_number, broken_range
 from pursuit.core.series import holds
 from pursuit.core.state import SCRIPT_SOURCE
-from pursuit.core.tools import SPAWN_TOOL, Tool
+from pursuit.core.tools import SPAWN_TOOL, TURN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
 from pursuit.proposers.language import OWN_SETTINGS, Models
 from pursuit.proposers.objective import aim_of
@@ -333,10 +336,11 @@ async def admit(
     models: Models | None = None,
     *,
     among: Collection[str] | None = None,
+    agents: bool = True,
 ) -> Admitted:
     """Connects the servers that the mission needs and resolves every name in it; its language model is looked for.
 
-    `among` are the models that it may have; None is any.
+    `among` are the models that it may have; None is any. `agents` is whether its proposer may be an agent.
     """
     if isinstance(mission.proposer, SearchProposer):
         require_search()
@@ -344,8 +348,14 @@ async def admit(
     catalogue = await pool.catalogue(_servers(mission, pool), reading=reading)
     if mission.fleet is not None:
         catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
+    agent = isinstance(mission.proposer, AgentProposer)
+    if agent:
+        catalogue = replace(catalogue, tools={**catalogue.tools, AGENT_TURN: TURN_TOOL})
     resolver = _MissionTools(catalogue, checks)
     named = resolver.allowlist(mission)
+    if agent:
+        named = list(dict.fromkeys([*named, AGENT_TURN]))
+        resolver.agent(pool, allowed=agents)
     if mission.fleet is not None:
         named = list(dict.fromkeys([*named, SPAWN]))
         if FLEET in pool.names:
@@ -402,11 +412,11 @@ def _no_source(metric: str, given: Sequence[str]) -> str:
 def _servers(mission: Mission, pool: Pool) -> list[str] | None:
     """The servers that the allowlist names; None (all) if a word of it may mean any, or names none."""
     if mission.tool_allowlist is None:
-        return None
+        return None if mission.allow_all_tools else []
     servers: list[str] = []
     for word in mission.tool_allowlist:
         server, dot, _ = word.partition(".")
-        if not dot or _GLOB & set(server) or (server not in pool.names and server != FLEET):
+        if not dot or _GLOB & set(server) or (server not in pool.names and server not in (FLEET, AGENT)):
             return None
         servers.append(server)
     return [server for server in dict.fromkeys(servers) if server in pool.names]
@@ -426,6 +436,8 @@ class _MissionTools:
     def allowlist(self, mission: Mission) -> list[str]:
         for reason in self.catalogue.failures.values():
             self.fault("tool_allowlist", reason)
+        if mission.tool_allowlist is None and not mission.allow_all_tools:
+            return []  # an agent needs no tools of ours
         if mission.tool_allowlist is None:
             tools = [tool.qualified for tool in self.catalogue if not is_control_tool(tool.name)]
             if not tools and not self.faults:
@@ -434,6 +446,13 @@ class _MissionTools:
         down = set(self.catalogue.failures)
         words = [word for word in mission.tool_allowlist if word.partition(".")[0] not in down]
         return self._named("tool_allowlist", words)
+
+    def agent(self, pool: Pool, *, allowed: bool) -> None:
+        """An agent runs commands with the operator's rights, so only a mission that the operator wrote may name one."""
+        if not allowed:
+            self.fault("proposer.kind", "agent is for mission files of the operator alone; name another proposer")
+        if AGENT in pool.names:
+            self.fault("proposer.kind", f"a server is called {AGENT!r}, as the agent's own is; rename that server")
 
     def permitted(self, mission: Mission, tools: list[str]) -> list[str]:
         """The tools without those that the mission's own policy denies; every word of that policy must find one."""
@@ -566,6 +585,7 @@ def _is_argv(value: object) -> bool:
 
 def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
     warnings = list(catalogue.warnings)
+    tools = [name for name in tools if name != AGENT_TURN]  # a turn gives no metrics
     if len(tools) > 1:
         for criterion in mission.criteria:
             unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None

@@ -48,6 +48,8 @@ class _Mission:
     def step(self, type_: str, body: bytes) -> None:
         event = decode(type_, body)
         self._state = advance(self._state, event)
+        if isinstance(event, CallSettled) and event.change is not None and event.change.diff is not None:
+            self._digests.add(event.change.diff)
         match event:
             case CallSettled() | ModelAnswered() if event.blob is not None:
                 self._digests.add(event.blob)

@@ -34,7 +34,15 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import advance
 from pursuit.core.observe import value_of
-from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, forced_row, iso
+from pursuit.core.report import (
+    budget_row,
+    children_rows,
+    criteria_rows,
+    cut_short,
+    forced_row,
+    iso,
+    workspace_row,
+)
 from pursuit.core.state import STATUSES, MissionState, Status
 from pursuit.core.trials import trials_of
 from pursuit.core.truncate import cut_to
@@ -226,6 +234,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "best_point": best_row(state.best_points.best()),
         "mode": state.mode,
         "completed_by_client": forced_row(state),
+        "workspace": workspace_row(mission_id, state),
     }
     return {
         "session_id": mission_id,

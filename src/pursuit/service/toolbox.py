@@ -20,10 +20,10 @@ from pursuit.core.catalogue import Catalogue
 from pursuit.core.criteria import Check
 from pursuit.core.events import AnyEvent, MissionCreated, ModelAnswer
 from pursuit.core.fold import advance
-from pursuit.core.mission import SPAWN, Mission, Proposal, RepeatProposer, ReplayProposer
+from pursuit.core.mission import AGENT_TURN, SPAWN, AgentProposer, Mission, Proposal, RepeatProposer, ReplayProposer
 from pursuit.core.pins import Changes
 from pursuit.core.state import MissionState
-from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, CallFailed, Tool, ToolResult
+from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, TURN_TOOL, CallFailed, Tool, ToolResult
 from pursuit.engine.context import Deadline, Settings, Tools
 from pursuit.engine.driver import ProposerFactory
 from pursuit.engine.models import affordable, offered
@@ -101,10 +101,11 @@ class Toolbox:
         """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""
         admitted = await admit(mission, self.host.pool, self.checks)
         named = (*admitted.tools, *admitted.denied)
-        servers = sorted({name.partition(".")[0] for name in named if name != SPAWN or mission.fleet is None})
+        own = {SPAWN: SPAWN_TOOL} if mission.fleet is not None else {}
+        own |= {AGENT_TURN: TURN_TOOL} if isinstance(mission.proposer, AgentProposer) else {}
+        servers = sorted({name.partition(".")[0] for name in named if name not in own})
         catalogue = await self.host.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in named))
-        if mission.fleet is not None:
-            catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
+        catalogue = replace(catalogue, tools={**catalogue.tools, **own})
         layers = self.host.layers(named, mission.policy)
         chosen = {name: tool for name in named if (tool := catalogue.tools.get(name)) is not None}
         calls: list[dict[str, Any]] = []

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pursuit.core.catalogue import Catalogue
-from pursuit.core.mission import FLEET, SPAWN, MissionPolicy
-from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult
+from pursuit.core.mission import MissionPolicy
+from pursuit.core.tools import SPAWN_TOOL, TURN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import (
     Layers,
@@ -20,6 +20,7 @@ from pursuit.policy.rules import (
     decide,
     decide_own,
     may_ask,
+    without_lists,
 )
 from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.pool import Pool
@@ -100,6 +101,10 @@ class MissionTools:
         if not conditional_rules(self.layers, tool):
             self._rulings[tool.qualified] = (tool, ruling)
         return ruling
+
+    def rule_step(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """The ruling about a step that an agent asks about; the mission's list of tools is not about it."""
+        return decide(without_lists(self.layers), tool, arguments)
 
     def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """The ruling about a check by command, which the operator wrote or trusted."""
@@ -190,11 +195,15 @@ class ToolHost:
         Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
         spend its budget.
         """
-        spawning = SPAWN in names and FLEET not in self.pool.names
-        servers = sorted({name.partition(".")[0] for name in names} - ({FLEET} if spawning else set()))
+        own = {
+            tool.qualified: tool
+            for tool in (SPAWN_TOOL, TURN_TOOL)
+            if tool.qualified in names and tool.server not in self.pool.names
+        }
+        servers = sorted({name.partition(".")[0] for name in names if name not in own})
         catalogue = await self.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in names))
-        if spawning:
-            catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
+        if own:
+            catalogue = replace(catalogue, tools={**catalogue.tools, **own})
         if catalogue.failures:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
         layers = self.layers(names, policy, *self.caller_layers(*callers))

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pursuit.core.base_model import Broken, Flag, InputModel, Name, Whole, plain_text
 from pursuit.core.catalogue import is_control_tool
 from pursuit.core.mission import (
+    AGENT,
     CAPS,
     MAX_STAGNATION,
     AnyProposer,
@@ -101,6 +102,9 @@ class StartArguments(Mission):
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
         """The rules of a mission, and those for a client."""
         yield from super().between(given)
+        proposer = given.get("proposer")
+        if isinstance(proposer, Mapping) and cast("Mapping[str, Any]", proposer).get("kind") == AGENT:
+            yield Broken("a client cannot run an agent; that is for mission files of the operator", "proposer")
         criteria = given.get("criteria")
         for place, criterion in enumerate(cast("list[Any]", criteria) if isinstance(criteria, list) else ()):
             if isinstance(criterion, Mapping):
@@ -118,6 +122,12 @@ class StartArguments(Mission):
         for field in ("command", "cwd", "idempotent"):
             definitions["Check"]["properties"].pop(field)
         definitions["Expectation"]["properties"].pop("file")
+        for name in ("AgentProposer", "Workspace"):
+            definitions.pop(name)
+        schema["properties"].pop("workspace")
+        kinds = schema["properties"]["proposer"]
+        kinds["discriminator"]["mapping"].pop(AGENT)
+        kinds["oneOf"] = [one for one in kinds["oneOf"] if not one.get("$ref", "").endswith("/AgentProposer")]
         for cap in CAPS:
             declared = definitions["Budget"]["properties"][cap]
             declared["anyOf"] = [{"type": declared.pop("type"), "exclusiveMinimum": 0}, {"const": NO_CAP}]

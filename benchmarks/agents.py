@@ -1,0 +1,110 @@
+"""What a turn of an agent costs on our side, over the least that git needs, for small and large repositories.
+
+Ours is the snapshot before the turn, the snapshot after it and the diff, with the commits and refs that keep them. The
+floor is `git add -A`, `git write-tree` and `git diff` on a copied index. A turn changes ten files. Rounds alternate.
+
+Run: python benchmarks/agents.py [--check | --smoke]
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import anyio
+from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
+
+from pursuit.agents.workspace import Workspace
+from pursuit.core.mission import Workspace as Settings
+
+SIZES = (50,) if SMOKE else (1_000, 50_000)
+ROUNDS = sized(7, 1)
+CHANGED = 10
+LIMIT = 1.5
+
+
+def git(folder: Path, *words: str, **environment: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=folder, env={**os.environ, **environment}, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def repository(folder: Path, files: int) -> None:
+    for number in range(files):
+        path = folder / f"d{number % 100:02}" / f"f{number}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"value = {number}\n" * 20, encoding="utf-8")
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "--quiet", "--message=First")
+
+
+def change(folder: Path, files: int, mark: str) -> None:
+    """What the agent does: some files are other ones."""
+    for number in range(CHANGED):
+        path = folder / f"d{number % 100:02}" / f"f{number % files}.py"
+        path.write_text(f"value = '{mark}-{number}'\n" * 20, encoding="utf-8")
+
+
+def floor_seconds(tree: Path, before: str, files: int, mark: str) -> tuple[float, str]:
+    index = tree.with_name("floor-index")
+    place = (tree / git(tree, "rev-parse", "--git-path", "index")).resolve()
+    if not index.exists():
+        shutil.copyfile(place, index)
+    change(tree, files, mark)
+    began = time.perf_counter()
+    git(tree, "add", "-A", GIT_INDEX_FILE=str(index))
+    after = git(tree, "write-tree", GIT_INDEX_FILE=str(index))
+    git(tree, "diff", before, after)
+    return time.perf_counter() - began, after
+
+
+async def ours_seconds(workspace: Workspace, files: int, number: int) -> float:
+    began = time.perf_counter()
+    before = await workspace.before(number)
+    spent = time.perf_counter() - began
+    change(workspace.tree, files, f"ours-{number}")
+    began = time.perf_counter()
+    await workspace.changes(before, await workspace.snapshot("after a turn"))
+    return spent + time.perf_counter() - began
+
+
+async def measured(files: int) -> float:
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name) / "repo"
+        top.mkdir()
+        repository(top, files)
+        workspace = Workspace(Settings(path=str(top), protect=["tests/**"]), "bench", Path(name) / "ws")
+        await workspace.prepare()
+        plain = Path(name) / "floor" / "tree"
+        git(top, "worktree", "add", "--quiet", "--detach", str(plain))
+        before = git(plain, "write-tree")
+        ours: list[float] = []
+        floor: list[float] = []
+        for number in range(ROUNDS + 1):  # the first round of each warms up
+            seconds, before = floor_seconds(plain, before, files, f"floor-{number}")
+            floor.append(seconds)
+            ours.append(await ours_seconds(workspace, files, number))
+        return ratio_of_rounds(ours[1:], floor[1:])
+
+
+def main() -> None:
+    figures = [
+        Figure(
+            what=f"a turn in {files:,} files over add, write-tree and diff",
+            value=anyio.run(measured, files),
+            unit="x",
+            limit=LIMIT,
+        )
+        for files in SIZES
+    ]
+    finish("agents: our own part of a turn", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+"""The turns of one mission's agent: its process and session, and what each turn changed in the workspace.
+
+A turn that is cut off (the agent died, a limit, the operator's stop) ends all of the agent's processes first; then the
+tree is kept or rolled back. Whatever it did is unknown, and it is never sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import msgspec
+
+from pursuit.agents.acp import AUTH_REQUIRED, AgentRefused, Answer, Connection, Question, Table, Told
+from pursuit.agents.process import AgentGone, AgentProcess
+from pursuit.agents.workspace import Snapshot, Workspace, WorkspaceFailed
+from pursuit.config.surroundings import Surroundings
+from pursuit.core.events import WorkspaceChange
+from pursuit.core.mission import AgentProposer
+from pursuit.core.tools import CallFailed
+from pursuit.tasks.process_tree import Identity, ProcessTable, Root, end_tree
+from pursuit.tasks.supervisor import TAG
+
+CANCEL_SECONDS = 1.0
+"""How long an agent that is cut off may take to write down its session."""
+START_SECONDS = 60.0
+"""How long an agent may take to start, and to begin or load a session."""
+KILLED = 128
+"""A larger exit code is that of a process that a signal ended."""
+SHOWN = 4_000
+MOST_FILES = 200
+
+
+TurnOutcome = Literal["ok", "failed", "unknown"]
+
+
+class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended; `used` has the amounts that the agent reports, by the names of caps."""
+
+    outcome: TurnOutcome
+    error: str | None = None
+    said: dict[str, Any] = {}
+    used: dict[str, float] = {}
+    change: WorkspaceChange | None = None
+    blobs: dict[str, bytes] = {}
+
+
+class AgentTurns:
+    """The agent of one mission in this process. `cut` is the end of the last turn that was cancelled."""
+
+    def __init__(self, settings: AgentProposer, workspace: Workspace, around: Surroundings) -> None:
+        self.settings = settings
+        self.workspace = workspace
+        self.cut: TurnEnd | None = None
+        self._around = around
+        self._connection: Connection | None = None
+        self._process: AgentProcess | None = None
+        self._session = ""
+        self._cost: float = 0.0
+        self._prepared = False
+        self.servers: Callable[[], Sequence[Table]] = tuple
+        """The MCP servers that a session is given."""
+
+    async def prepare(self) -> None:
+        """Makes the workspace, once. Raises `WorkspaceFailed`."""
+        if not self._prepared:
+            await self.workspace.prepare()
+            self._prepared = True
+
+    async def take(self, prompt: str, iteration: int, answer: Answer) -> TurnEnd:
+        """One turn. If it is cancelled, `cut` is its end when the cancellation goes on.
+
+        Raises `CallFailed` if the agent was not asked.
+        """
+        self.cut = None
+        try:
+            await self.prepare()
+            before = await self.workspace.before(iteration)
+        except WorkspaceFailed as error:
+            raise CallFailed(str(error), sent=False) from None
+        told = Told()
+        try:
+            outcome, error = await self._asked(prompt, told, answer)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                self.cut = await self._cut_off(before, told, "the turn was cut off")
+            raise
+        if outcome == "unknown":
+            return await self._cut_off(before, told, error or "the turn was cut off")
+        return await self._ended(outcome, error, before, told)
+
+    async def recover(self, iteration: int) -> TurnEnd:
+        """The end of a turn whose process died: what it left is ended, kept or rolled back."""
+        why = "the process ended before the outcome was known; it was not sent again"
+        await self._end_leftovers()
+        try:
+            await self.prepare()
+            before = await self.workspace.begun(iteration)
+            if before is None:
+                return TurnEnd(outcome="unknown", error=why)
+            return await self._cut_off(before, Told(), why)
+        except WorkspaceFailed as error:
+            return TurnEnd(outcome="unknown", error=f"{why}; {error}")
+
+    async def aclose(self) -> None:
+        """Ends the agent and everything that it started."""
+        process, self._process, self._connection = self._process, None, None
+        if process is not None:
+            await process.aclose()
+
+    async def _asked(self, prompt: str, told: Told, answer: Answer) -> tuple[TurnOutcome, str | None]:
+        """Sends the prompt and waits for the end of the turn."""
+        idle = anyio.CancelScope(deadline=math.inf)
+
+        def sign() -> None:
+            idle.deadline = anyio.current_time() + self.settings.turn_idle_seconds
+
+        async def held(question: Question) -> bool | None:
+            idle.deadline = math.inf  # the agent waits for us
+            return await answer(question)
+
+        ended: tuple[TurnOutcome, str | None] = ("ok", None)
+        connection = await self._connected() if self.settings.headless is None else None
+        process = self._process or await self._started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(process.drain_errors)
+            with idle:
+                sign()
+                try:
+                    if connection is None:
+                        ended = await self._headless(process, prompt, told, sign)
+                    else:
+                        await connection.prompt(self._session, prompt, told, answer=held, sign=sign)
+                except AgentGone as error:
+                    ended = ("unknown", f"the agent is gone: {error}")
+                except AgentRefused as error:
+                    ended = ("failed", f"the agent ended its turn with an error: {error}")
+            if idle.cancelled_caught:
+                silence = f"{self.settings.turn_idle_seconds:g} s (turn_idle_seconds)"
+                ended = ("unknown", f"the agent gave no sign of life for {silence}")
+            tasks.cancel_scope.cancel()
+        return ended
+
+    async def _headless(
+        self, process: AgentProcess, prompt: str, told: Told, sign: Callable[[], None]
+    ) -> tuple[TurnOutcome, str | None]:
+        """A command that gets the prompt on its standard input: its end is the end of the turn."""
+        try:
+            await process.send(prompt.encode())
+            await process.end_input()
+            while True:
+                told.learn_line(await process.line())
+                sign()
+        except AgentGone as error:
+            code, why = process.code, str(error)
+        self._process = None
+        await process.aclose(at_once=True)
+        self._cost = 0.0  # each process counts for itself
+        if code is None or code > KILLED:
+            return "unknown", f"the agent is gone: {why}"
+        return ("ok", None) if code == 0 else ("failed", f"the agent failed: {why}")
+
+    async def _started(self) -> AgentProcess:
+        """The agent's process. Raises `CallFailed`."""
+        await self._end_leftovers()
+        workspace = self.workspace
+        self._process = await start_agent(
+            self.settings.argv, workspace.agent_folder, self._around, tag=self._tag, writes=[workspace.tree]
+        )
+        return self._process
+
+    async def _connected(self) -> Connection:
+        """The agent with its session, started if it does not run. Raises `CallFailed`."""
+        if self._connection is not None:
+            return self._connection
+        process = await self._started()
+        connection = Connection(process)
+        try:
+            with anyio.fail_after(START_SECONDS):
+                await self._begin_session(connection)
+        except (AgentGone, AgentRefused, TimeoutError) as error:
+            self._process = None
+            await process.aclose(at_once=True)
+            raise CallFailed(
+                f"the agent {self.settings.argv[0]!r} cannot be used: {explained(error)}", sent=False
+            ) from None
+        except BaseException:
+            self._process = None
+            await process.aclose(at_once=True)
+            raise
+        self._connection = connection
+        return connection
+
+    async def _begin_session(self, connection: Connection) -> None:
+        await connection.initialize()
+        cwd, servers, self._cost = str(self.workspace.agent_folder), list(self.servers()), 0.0
+        known, cost = self._remembered()
+        if known and connection.loads:
+            with suppress(AgentRefused):  # it may have forgotten the session
+                await connection.load_session(known, cwd, servers)
+                self._session, self._cost = known, cost
+                return
+        self._session = await connection.new_session(cwd, servers)
+        self._remember(self._session)
+
+    async def _cut_off(self, before: Snapshot, told: Told, why: str) -> TurnEnd:
+        """Ends the agent with all its processes, then looks at what it left."""
+        connection, self._connection = self._connection, None
+        process, self._process = self._process, None
+        if connection is not None:
+            with suppress(AgentGone):
+                with anyio.move_on_after(CANCEL_SECONDS):
+                    await connection.cancel(self._session)
+                    await connection.settle(CANCEL_SECONDS)
+        if process is not None:
+            await process.aclose(at_once=True)
+        await self._end_leftovers()
+        return await self._ended("unknown", why, before, told, rollback=self.settings.on_cut == "rollback")
+
+    async def _ended(
+        self,
+        outcome: TurnOutcome,
+        error: str | None,
+        before: Snapshot,
+        told: Told,
+        *,
+        rollback: bool = False,
+    ) -> TurnEnd:
+        """The end of a turn, with the diff that we compute."""
+        try:
+            after = await self.workspace.snapshot("after a turn")
+            changes = await self.workspace.changes(before, after)
+            if rollback:
+                await self.workspace.rollback(before)
+                self._remember("")
+                after = before
+        except WorkspaceFailed as failed:
+            return TurnEnd(outcome="unknown", error="; ".join(filter(None, (error, f"no snapshot: {failed}"))))
+        digest = hashlib.sha256(changes.diff).hexdigest() if changes.diff else None
+        change = WorkspaceChange(
+            before=before.tree,
+            after=after.tree,
+            files=len(changes.files),
+            protected=list(changes.protected)[:MOST_FILES] if not rollback else [],
+            diff=digest,
+        )
+        said: dict[str, Any] = {
+            "stop_reason": told.stop_reason or None,
+            "text": told.text[-SHOWN:],
+            "tool_calls": list(told.calls.values()),
+            "files": list(changes.files)[:MOST_FILES],
+            "diff_bytes": changes.size,
+        }
+        said |= {"protected": change.protected} if change.protected else {}
+        said |= {"rolled_back": True} if rollback else {}
+        blobs = {} if digest is None else {digest: changes.diff}
+        return TurnEnd(outcome=outcome, error=error, said=said, used=self._used(told), change=change, blobs=blobs)
+
+    def _used(self, told: Told) -> dict[str, float]:
+        used: dict[str, float] = {}
+        if told.tokens is not None:
+            used["max_tokens"] = float(told.tokens)
+        if told.session_cost is not None:
+            used["max_cost_usd"] = round(max(0.0, told.session_cost - self._cost), 9)
+            self._cost = told.session_cost
+            if self._session:
+                self._remember(self._session)
+        return used
+
+    @property
+    def _tag(self) -> str:
+        return f"agent-{self.workspace.mission_id}"
+
+    async def _end_leftovers(self) -> None:
+        """Ends what carries the tag of this mission's agent: its subreaper may have been killed."""
+        root = Root(task_id=self._tag, leader=Identity(pid=-1, start=None))
+        await end_tree(ProcessTable(), root, CANCEL_SECONDS)
+
+    @property
+    def _session_file(self) -> Path:
+        return self.workspace.folder / "session.json"
+
+    def _remembered(self) -> tuple[str, float]:
+        """The session of an earlier process, and what it had cost; empty if there is none."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            known = json.loads(self._session_file.read_text(encoding="utf-8"))
+            if known["argv"] == self.settings.argv:
+                return str(known["session_id"]), float(known["cost"])
+        return "", 0.0
+
+    def _remember(self, session_id: str) -> None:
+        body = json.dumps({"session_id": session_id, "argv": self.settings.argv, "cost": self._cost})
+        self._session_file.write_text(body, encoding="utf-8")
+
+
+async def start_agent(
+    argv: Sequence[str], cwd: Path, around: Surroundings, *, tag: str, writes: Sequence[Path] = ()
+) -> AgentProcess:
+    """Starts an agent in a folder. Raises `CallFailed`."""
+    words = list(argv)
+    try:
+        environment = {**around.environment(os.environ), TAG: tag}
+        if around.isolation is not None:
+            isolation = replace(around.isolation, write=(*around.isolation.write, *map(str, writes)))
+            words = isolation.words(words, cwd)
+    except (OSError, ValueError) as error:
+        raise CallFailed(f"the agent {argv[0]!r} cannot be started: {error}", sent=False) from None
+    return await AgentProcess.start(words, cwd=cwd, environment=environment)
+
+
+def explained(error: Exception) -> str:
+    """Why an agent cannot be used, and what to do."""
+    if isinstance(error, TimeoutError):
+        return f"it did not answer within {START_SECONDS:g} s"
+    if isinstance(error, AgentRefused) and error.code == AUTH_REQUIRED:
+        return f"it wants you to log in: run it once by hand ({error})"
+    return str(error)

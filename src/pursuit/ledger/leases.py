@@ -1,0 +1,185 @@
+"""The driver's locks on PostgreSQL: leases on the database's clock, each with an epoch that fences late appends.
+
+Invariant: an append under an epoch is stored only while no other holder has the lease. A lease that cannot be renewed
+in time is reported as lost, and is renewed again before anything is sent under it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psycopg
+
+from pursuit.errors import Fenced
+from pursuit.ledger.contract import Holder
+from pursuit.ledger.locks import require_name
+from pursuit.ledger.postgres_schema import Link
+
+LEASE_SECONDS = 10.0
+"""How long a lease outlives the last word of its holder; a dead driver's missions wait this long at most."""
+
+_CLAIM = "SELECT * FROM pursuit.claim(%s, %s, %s, %s, %s, %s, %s)"
+_HELD = "SELECT pid, host, since, process, until > clock_timestamp() FROM pursuit.leases WHERE stream = %s"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+# On Linux this clock runs on while the machine sleeps, as the database's does.
+now = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _seconds() -> float:
+    return time.clock_gettime(now)
+
+
+class Lease:
+    """A lease on one stream: see `contract.Claim`."""
+
+    def __init__(self, leases: Leases, stream: str, epoch: int, until: float) -> None:
+        self._leases = leases
+        self.stream = stream
+        self.epoch = epoch
+        self.until = until
+        self.lost = anyio.Event()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the lease may have run out, by this machine's clock."""
+        return _seconds() >= self.until or self.lost.is_set()
+
+    async def confirm(self) -> None:
+        """Renews the lease now; raises `Fenced` if another holder has it."""
+        if not self.lost.is_set():
+            await self._leases.renew()
+        if self.lost.is_set():
+            raise self.fenced()
+
+    def fenced(self) -> Fenced:
+        """Why this holder may not go on."""
+        return fenced(self.stream)
+
+    async def release(self) -> None:
+        """Frees the lock. Doing it twice is harmless."""
+        await self._leases.release(self)
+
+
+def fenced(stream: str) -> Fenced:
+    """The error for an append or a call under a lease that was lost."""
+    return Fenced(
+        f"this process lost its lease on {stream}: it did not renew it in time, and another process may drive it now; "
+        "nothing more is stored or sent here",
+        stream=stream,
+    )
+
+
+class Leases:
+    """All leases of one open ledger; one statement renews them, at a third of their length."""
+
+    def __init__(self, link: Link, seconds: float) -> None:
+        # A connection of its own: a read that takes long must not cost a lease.
+        self._me = f"{_process(os.getpid())} {secrets.token_hex(8)}"
+        self._link = link
+        self._seconds = seconds
+        self._held: dict[int, Lease] = {}
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def claim(self, stream: str) -> Lease | None:
+        """Takes the lease of a stream; that of a process of this machine that has died is free at once."""
+        require_name(stream)
+        dead: int | None = None
+        while True:
+            asked = _seconds()
+            values = (stream, self._seconds, platform.node(), os.getpid(), self._me, time.time(), dead)
+            ((epoch, held, _host, pid, process),) = await self._ask(_CLAIM, values)
+            if epoch is not None:
+                lease = self._held[epoch] = Lease(self, stream, epoch, asked + self._seconds)
+                if self._keeping is None:
+                    self._keeping = asyncio.create_task(self._keep())
+                return lease
+            # Our own that we do not know of: the connection was lost before the answer came.
+            unknown = process == self._me and held not in self._held
+            if dead == held or not (unknown or _is_dead(pid, process)):
+                return None
+            dead = held
+
+    async def is_claimed(self, stream: str) -> bool:
+        """Whether a live process holds the lease."""
+        require_name(stream)
+        rows = await self._ask(_HELD, (stream,))
+        return bool(rows) and rows[0][4] and not _is_dead(rows[0][0], rows[0][3])
+
+    async def holder(self, stream: str) -> Holder | None:
+        """The process that took the lease last."""
+        require_name(stream)
+        rows = await self._ask(_HELD, (stream,))
+        return Holder(pid=rows[0][0], host=rows[0][1], since=rows[0][2]) if rows else None
+
+    async def renew(self) -> None:
+        """Renews all leases; those that another holder took, and those that ran out meanwhile, are lost."""
+        asked, mine = _seconds(), dict(self._held)
+        try:
+            rows = await self._link.ask(
+                "SELECT * FROM pursuit.renew(%s::bigint[], %s)", (list(mine), self._seconds), within=self._seconds / 3
+            )
+        except psycopg.Error:
+            for lease in mine.values():
+                if _seconds() >= lease.until:
+                    self._lose(lease)
+            return
+        kept = {row[0] for row in rows}
+        for epoch, lease in mine.items():
+            if epoch in kept:
+                lease.until = asked + self._seconds
+            elif epoch in self._held:  # not released while we asked
+                self._lose(lease)
+
+    async def release(self, lease: Lease) -> None:
+        """Frees a lease; where the database cannot be asked, it runs out by itself."""
+        if self._held.pop(lease.epoch, None) is None:
+            return
+        with suppress(psycopg.Error), anyio.CancelScope(shield=True):
+            values = (lease.stream, lease.epoch)
+            await self._link.ask("SELECT pursuit.release(%s, %s)", values, within=self._seconds / 3)
+
+    async def close(self) -> None:
+        """Stops renewing."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        await self._link.close()
+
+    async def _keep(self) -> None:
+        while self._held:
+            await asyncio.sleep(self._seconds / 3)
+            await self.renew()
+        self._keeping = None
+
+    def _lose(self, lease: Lease) -> None:
+        self._held.pop(lease.epoch, None)
+        lease.lost.set()
+
+    async def _ask(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        return await self._link.read(query, values)
+
+
+def _process(pid: int) -> str:
+    """What tells a process from all others of all machines: the boot, the namespace of its number, and its start."""
+    try:
+        namespace = Path("/proc/self/ns/pid").readlink()
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{_BOOT.read_text().strip()} {namespace} {started}"
+    except OSError:
+        return ""
+
+
+def _is_dead(pid: int, process: str) -> bool:
+    """Whether a process ran on this machine and has ended; what cannot be known is not dead."""
+    place, started = process.split(" ")[:-2], process.split(" ")[-2:-1]
+    own = _process(os.getpid()).split(" ")[:-1]
+    return bool(place) and place == own and _process(pid).split(" ") != [*place, *started]

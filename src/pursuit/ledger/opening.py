@@ -1,0 +1,82 @@
+"""Opens the ledger that a path names: an SQLite file, or a file with the address of a PostgreSQL database.
+
+Each database has a folder of this user and machine, for what lies beside a ledger: output of tasks, tokens, reports.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pursuit.errors import ExtraMissing, LedgerUnavailable
+
+if TYPE_CHECKING:
+    from pursuit.ledger.contract import Ledger
+
+SUFFIX = ".postgres"
+_ADDRESS = re.compile(r"postgres(ql)?://", re.IGNORECASE)
+_PASSWORDS = (re.compile(r"(?<=//)([^:/@?#]*):[^@/?#]*(?=@)"), re.compile(r"(?<=[?&])password=[^&]*&?"))
+
+_given: dict[Path, str] = {}
+"""The addresses that this process was given, by their files: a password is in no file."""
+
+
+def is_address(text: str) -> bool:
+    """Whether a state is the address of a database and not a path."""
+    return _ADDRESS.match(text) is not None
+
+
+def without_password(address: str) -> str:
+    """The address as it may be written down."""
+    return _PASSWORDS[1].sub("", _PASSWORDS[0].sub(r"\1", address)).rstrip("?&")
+
+
+def file_of(address: str, folder: Path) -> Path:
+    """The file that stands for a database, in a folder of its own under `folder`; it is made if it is missing.
+
+    It holds the address without a password: another process takes that from the environment or a password file.
+    """
+    from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder  # noqa: PLC0415 - most ledgers are files
+
+    plain = without_password(address)
+    path = folder / sha256(plain.encode()).hexdigest()[:16] / f"ledger{SUFFIX}"
+    try:
+        if not path.exists():
+            make_private_folder(path.parent)
+            path.touch(PRIVATE_FILE)
+            path.write_text(f"{plain}\n")
+    except OSError as error:
+        raise LedgerUnavailable(f"cannot write {path}: {error.strerror}; set XDG_DATA_HOME", path=str(path)) from error
+    _given[path] = address
+    return path
+
+
+def address_of(path: Path) -> str | None:
+    """The address of the database that a file stands for; None for a ledger in a file."""
+    if path.suffix != SUFFIX:
+        return None
+    try:
+        return _given.get(path) or path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LedgerUnavailable(f"cannot read {path}, which names a database: {error}", path=str(path)) from error
+
+
+def open_ledger(path: Path, *, lease: float | None = None, migrate: bool = True) -> Ledger:
+    """Opens the ledger; raises `LedgerUnavailable`, and `ExtraMissing` without the driver of a database.
+
+    On PostgreSQL a claim is a lease of so many seconds. With `migrate` false a schema of an older release is refused
+    and not migrated.
+    """
+    address = address_of(path)
+    if address is None:
+        from pursuit.ledger.sqlite import SqliteLedger  # noqa: PLC0415 - the configuration imports this module
+
+        return SqliteLedger.open(path)
+    try:
+        from pursuit.ledger.postgres import LEASE_SECONDS, PostgresLedger  # noqa: PLC0415 - most have no psycopg
+    except ImportError as error:
+        words = f"a ledger on PostgreSQL needs a package: pip install 'pursuit[postgres]' ({error})"
+        raise ExtraMissing(words, extra="postgres") from None
+    return PostgresLedger.open(address, migrate=migrate, lease=lease or LEASE_SECONDS)

@@ -1,0 +1,93 @@
+"""The command line over a ledger on PostgreSQL: the same commands, with another `--state`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from cli_stage import Place, marks, mission, recorded, until_marked
+from postgres_server import NewDatabase
+
+OLD_LEDGER = Path(__file__).parents[1] / "data" / "ledger-0.1.db"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return Place(tmp_path).configured()
+
+
+def test_a_mission_runs_and_is_proved_over_a_database(place: Place, new_database: NewDatabase) -> None:
+    address = new_database()
+    place.write("m.toml", mission(target=100))
+    ran = place.json("run", "m.toml", "--state", address)
+    assert ran["status"] == "completed"
+    assert [row["session_id"] for row in place.json("list", "--state", address)["sessions"]] == [ran["session_id"]]
+    assert place.json("verify", "--state", address)["ok"]
+    assert any("intact" in one["what"] for one in place.json("doctor", "--state", address, code=None)["findings"])
+    assert ran["session_id"] in place.ask("report", "last", "--state", address)[0]
+
+
+@pytest.mark.guarantee("old-drivers-are-fenced")
+def test_a_driver_that_was_stopped_for_too_long_stores_and_sends_nothing_more(
+    place: Place, new_database: NewDatabase, tmp_path: Path
+) -> None:
+    address, record = new_database(), tmp_path / "record"
+    place.write("pursuit.toml", f'state = "{address}"\n[policy]\nmode = "auto"\n[settings]\nlease_seconds = 1\n')
+    place.write("m.toml", recorded(record, steps=4, needed=4, ms=300))
+    driver = place.begin("run", "m.toml")
+    until_marked(record, "k1")
+    os.kill(driver.process.pid, signal.SIGSTOP)
+    try:
+        (row,) = place.json("list")["sessions"]
+        mission_id = row["session_id"]
+        while "is driven by process" in place.ask("resume", mission_id, code=None)[1]:
+            time.sleep(0.05)  # its lease has not run out yet
+        assert place.json("status", mission_id)["verdict_reason"] == "max_iterations"
+    finally:
+        os.kill(driver.process.pid, signal.SIGCONT)
+    code, _, notes = driver.end()
+    assert code == 2, notes
+    assert f"this process lost its lease on {mission_id}" in notes
+    assert sorted(marks(record)) == ["k0", "k1", "k2", "k3"], "nothing ran twice, and nothing after the takeover"
+    assert place.json("verify")["ok"]
+
+
+@pytest.mark.guarantee("a-ledger-can-be-moved")
+def test_a_ledger_is_copied_there_and_back_with_the_same_root(place: Place, new_database: NewDatabase) -> None:
+    address = new_database()
+    place.ledger.parent.mkdir()
+    shutil.copy(OLD_LEDGER, place.ledger)
+    ended = place.json("list", "--status", "completed")["sessions"]
+    place.ask("forget", ended[-1]["session_id"], "--yes")
+    before = place.json("verify")
+    there = place.json("migrate", "--from", place.ledger, "--to", address)
+    assert there == {key: before[key] for key in ("root", "events", "streams")}
+    assert "name an empty database" in place.ask("migrate", "--from", place.ledger, "--to", address, code=2)[1]
+    back = place.folder / "back.db"
+    assert place.json("migrate", "--from", address, "--to", back) == there
+    assert "is there already" in place.ask("migrate", "--from", address, "--to", back, code=2)[1]
+    for state in (address, back):
+        assert place.json("list", "--state", state) == place.json("list")
+        proved = place.json("verify", "--state", state, "--expect", before["root"])
+        assert proved == before
+
+
+def test_what_is_wrong_with_a_copy_is_said(place: Place) -> None:
+    assert "--from" in place.ask("migrate", "--to", "x.db", code=2)[1]
+    assert "there is no ledger at" in place.ask("migrate", "--from", "none.db", "--to", "x.db", code=2)[1]
+    assert "migrated when it is opened" in place.ask("migrate", "up", code=2)[1]
+    unreachable = "postgresql://pursuit:secret@127.0.0.1:1/none"
+    _, notes = place.ask("list", "--state", unreachable, code=1)
+    assert "127.0.0.1:1/none is unavailable" in notes
+    assert "secret" not in notes
+
+
+def test_a_schema_is_migrated_for_a_role(place: Place, new_database: NewDatabase) -> None:
+    address = new_database()
+    assert place.json("migrate", "up", "--state", address) == {"before": 1, "after": 1, "role": None}
+    assert "does not exist" in place.ask("migrate", "up", "--role", "no_such_role", "--state", address, code=1)[1]

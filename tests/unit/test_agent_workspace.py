@@ -1,0 +1,132 @@
+"""The workspace of an agent: what a snapshot holds, and that no trick makes a protected file count."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from agent_stage import CHECK, AgentPlace
+
+from pursuit.agents.workspace import Workspace, WorkspaceFailed
+from pursuit.core.mission import Workspace as Settings
+
+
+def removes(tree: Path) -> None:
+    (tree / "tests" / "check.py").unlink()
+
+
+def becomes_a_link(tree: Path) -> None:
+    shutil.rmtree(tree / "tests")
+    (tree / "elsewhere").mkdir()
+    (tree / "elsewhere" / "check.py").write_text("cheat", encoding="utf-8")
+    (tree / "tests").symlink_to("elsewhere")
+
+
+def becomes_a_file(tree: Path) -> None:
+    shutil.rmtree(tree / "tests")
+    (tree / "tests").write_text("cheat", encoding="utf-8")
+
+
+def adds_in_any_folder(tree: Path) -> None:
+    (tree / "deep").mkdir()
+    (tree / "deep" / "conftest.py").write_text("cheat", encoding="utf-8")
+
+
+def moves(tree: Path) -> None:
+    (tree / "tests").rename(tree / "kept")
+
+
+def loses_its_git_file(tree: Path) -> None:
+    (tree / ".git").unlink()
+    (tree / "tests" / "check.py").write_text("cheat", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "trick", [removes, becomes_a_link, becomes_a_file, adds_in_any_folder, moves, loses_its_git_file]
+)
+def test_no_trick_makes_a_protected_file_count(tmp_path: Path, trick: Callable[[Path], None]) -> None:
+    place = AgentPlace(tmp_path, [[]])
+
+    async def run() -> None:
+        settings = Settings(path=str(place.repository), protect=["tests/**", "conftest.py"])
+        workspace = Workspace(settings, "mission-x", tmp_path / "ws")
+        await workspace.prepare()
+        before = await workspace.before(0)
+        trick(workspace.tree)
+        after = await workspace.snapshot("after")
+        changes = await workspace.changes(before, after)
+        assert changes.protected and changes.files
+        checked = await workspace.open_checks()
+        assert (checked / "tests" / "check.py").read_text(encoding="utf-8") == CHECK
+        assert not (checked / "tests").is_symlink() and not (checked / "deep" / "conftest.py").exists()
+        await workspace.close_checks()
+        await workspace.rollback(before)
+        assert (workspace.tree / "tests" / "check.py").read_text(encoding="utf-8") == CHECK
+        assert not (workspace.tree / "deep").exists()
+
+    anyio.run(run)
+    assert place.git("status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("pattern", ["ignored/", "ignored", "deeper/\nignored/tool"])
+def test_linked_files_are_there_and_in_no_snapshot(tmp_path: Path, pattern: str) -> None:
+    place = AgentPlace(tmp_path, [[]])
+    (place.repository / ".gitignore").write_text(f"{pattern}\n", encoding="utf-8")
+    (place.repository / "ignored").mkdir()
+    (place.repository / "ignored" / "tool").write_text("tool", encoding="utf-8")
+
+    async def run() -> None:
+        workspace = Workspace(Settings(path=str(place.repository), link=["ignored"]), "mission-x", tmp_path / "ws")
+        await workspace.prepare()
+        before = await workspace.before(0)
+        assert (workspace.tree / "ignored" / "tool").read_text(encoding="utf-8") == "tool"
+        assert (await workspace.open_checks() / "ignored" / "tool").exists()
+        await workspace.close_checks()
+        assert before.tree == workspace.start.tree
+        assert workspace.began_dirty  # the file with the pattern
+        await workspace.drop()
+
+    anyio.run(run)
+    assert (place.repository / "ignored" / "tool").exists()  # the links were removed, not what they lead to
+
+
+def test_a_worktree_that_is_gone_is_made_again_from_the_newest_snapshot(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+
+    async def run() -> None:
+        settings = Settings(path=str(place.repository))
+        workspace = Workspace(settings, "mission-x", tmp_path / "ws")
+        await workspace.prepare()
+        (workspace.tree / "new.txt").write_text("new", encoding="utf-8")
+        await workspace.snapshot("after")
+        shutil.rmtree(workspace.tree)
+        again = Workspace(settings, "mission-x", tmp_path / "ws")
+        await again.prepare()
+        assert (again.tree / "new.txt").read_text(encoding="utf-8") == "new"
+        with pytest.raises(WorkspaceFailed, match="not in a git repository"):
+            await Workspace(Settings(path="/"), "mission-y", tmp_path / "other").prepare()
+
+    anyio.run(run)
+
+
+def test_a_ledger_inside_the_repository_is_in_no_snapshot(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+
+    async def run(folder: Path) -> None:
+        workspace = Workspace(Settings(path=str(place.repository)), "mission-x", folder / "mission-x")
+        await workspace.prepare()
+        assert not workspace.began_dirty
+        (workspace.tree / "new.txt").write_text("new", encoding="utf-8")
+        await workspace.snapshot("after")
+        assert (await workspace.total()).count(b"diff --git") == 1
+        again = Workspace(Settings(path=str(place.repository)), "mission-y", folder / "mission-y")
+        await again.prepare()
+        assert not again.began_dirty
+        for one in (workspace, again):
+            await one.drop()
+
+    anyio.run(run, place.repository / ".pursuit" / "workspaces")  # ignored
+    anyio.run(run, place.repository / "state" / "workspaces")
