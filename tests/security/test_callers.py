@@ -8,12 +8,17 @@ from typing import Any
 import anyio
 import pytest
 from callers_stage import serving
+from engine_stage import until
 from gateway_stage import run
+from plain_http import TASKS
 
 from pursuit.config.configuration import load_configuration
+from pursuit.core.events import Identity
 from pursuit.core.mission import parse_mission
 from pursuit.errors import ValidationFailed
 from pursuit.service.audit import Caller, local_subject
+from pursuit.service.background import MissionRun
+from pursuit.tasks.store import TaskStore
 
 POLICY = """
 [policy]
@@ -296,3 +301,37 @@ def test_wrong_callers_are_faults_with_their_place(tmp_path: Path) -> None:
         "policy.callers.bob.allow",
         "policy.callers.bob.deny",
     }
+
+
+@pytest.mark.guarantee("callers-only-tighten")
+@pytest.mark.guarantee("clients-have-ceilings")
+@pytest.mark.parametrize("who", ["guest", "ann"])
+def test_a_task_goes_on_after_a_restart_as_the_client_that_asked_for_it(tmp_path: Path, who: str) -> None:
+    config = f"{OPEN}[limits]\nrunning = 1\n"
+
+    async def first() -> tuple[dict[str, str], str]:
+        async with serving(tmp_path, config) as served:
+            served.shown["ann"] = served.tokens.make("ann", operator=True)
+            served.world.hold = anyio.Event()
+            mission = await served.start(who, WIPES)
+            asked = {"session_id": mission, "max_iterations_this_call": 2}
+            assert (await served.call(who, "mission_iterate", asked, able=TASKS))["resultType"] == "task"
+            with anyio.fail_after(30):
+                while not served.world.reached:
+                    await anyio.sleep(0.02)
+            return served.shown, mission
+
+    async def main() -> None:
+        shown, mission = await first()
+        async with serving(tmp_path, config, shown=shown) as served:
+            await until(served.runtime, mission, lambda state: state.iteration_count == 2)
+            service = served.runtime.service
+            state = await service.state(mission)
+            assert state.driver == Identity(subject=state.owner, credential=who)
+            assert (state.owner is None) is (who == "ann"), "a client's run is not the operator's"
+            assert {line["who"] for line in await service.audited() if line["verb"] == "iterate"} == {who}
+            (row,) = (await service.ledger.streams(kind="task")).rows
+            resumed = MissionRun.of(await TaskStore(service.ledger).get(row.name))
+            assert resumed.caller.person.startswith("token:"), "nor is a token's holder the user of this machine"
+
+    run(main)

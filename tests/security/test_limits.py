@@ -8,15 +8,22 @@ from typing import Any
 import anyio
 import pytest
 from callers_stage import Served, serving
-from gateway_stage import run
+from engine_stage import until
+from gateway_stage import ABLE, run
+from http_stage import http
 from model_endpoint import calls
 from model_stage import OPENAI, scripted
+from test_approval_grants import ASK
 from test_callers import COMMANDS, OPEN, WIPES
 
 from pursuit.config.configuration import load_configuration
 from pursuit.core.mission import parse_mission
 from pursuit.engine.context import Spent
 from pursuit.errors import ValidationFailed
+from pursuit.server.tokens import Scope
+from pursuit.service.approvals import Approvals
+from pursuit.service.background import POLL_SECONDS
+from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.limits import Usage, stream_of
 
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
@@ -123,6 +130,46 @@ def test_a_client_makes_more_calls_in_a_minute_than_it_may(tmp_path: Path) -> No
     run(main)
 
 
+WIPE = "notifications/world/wipe"
+LEGACY = "2025-11-25"
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": ABLE, "clientInfo": {"name": "t", "version": "1"}}
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+@pytest.mark.guarantee("scopes-bound-a-token")
+@pytest.mark.parametrize(("scopes", "said"), [([], 403), (None, 202)])
+def test_notifications_pass_neither_the_scopes_nor_the_calls_in_a_minute(
+    tmp_path: Path, scopes: list[Scope] | None, said: int
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path, limits("calls_a_minute = 2"), gateway=True) as served,
+            http(served.tokens.make("mallory", scopes=scopes)) as wire,
+        ):
+            wire.headers["Accept"] = "application/json, text/event-stream"
+
+            async def say(method: str, **more: Any) -> Any:
+                return await wire.post(served.url, json={"jsonrpc": "2.0", "method": method, **more})
+
+            begun = await say("initialize", id=1, params=INITIALIZE)
+            wire.headers.update({"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": LEGACY})
+            for method in ("initialized", "cancelled", "progress", "roots/list_changed"):
+                assert (await say(f"notifications/{method}")).status_code == 202
+            await say("tools/list", id=2, params={})
+            assert [(await say(WIPE)).status_code for _ in range(5)] == [said] * 5
+            await say("ping", id=3)  # after them, in the same session
+            lines, recorded = list[str](), [] if said == 403 else [f"call world.{WIPE}"] * 2
+            with anyio.move_on_after(10):
+                while len(lines) < len(recorded):
+                    lines = [line["verb"] for line in await gateway_lines(served.runtime.service.ledger)]
+            asked = await say("notifications/progress", id=4, params={})
+            assert asked.status_code == 403 if said == 403 else "calls_a_minute = 2" in asked.text
+            lines = [line["verb"] for line in await gateway_lines(served.runtime.service.ledger)]
+            assert lines == recorded, "one that is dropped costs nothing"
+
+    run(main)
+
+
 @pytest.mark.guarantee("clients-have-ceilings")
 @pytest.mark.parametrize("background", [False, True])
 def test_a_client_drives_more_missions_at_once_than_it_may(tmp_path: Path, background: bool) -> None:
@@ -144,6 +191,52 @@ def test_a_client_drives_more_missions_at_once_than_it_may(tmp_path: Path, backg
                     await anyio.sleep(0.01)
                 while (await served.call("guest", "mission_iterate", {"session_id": two})).get("isError"):
                     await anyio.sleep(0.05)
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_a_background_run_that_waits_for_its_pace_is_driven(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, limits("running = 1")) as served:
+            one, two = [await served.start("guest", {**WIPES, "pace": 60}) for _ in range(2)]
+            asked = {"max_iterations_this_call": 3, "background": True}
+            await served.call("guest", "mission_iterate", {"session_id": one, **asked})
+            await until(served.runtime, one, lambda state: state.waiting_for == "pace")
+            answer = await served.call("guest", "mission_iterate", {"session_id": two, **asked})
+            assert answer["structuredContent"]["details"]["limit"] == "running", answer
+            await served.call("guest", "mission_abort", {"session_id": one, "pause": True})
+            with anyio.fail_after(30):
+                while (await served.call("guest", "mission_iterate", {"session_id": two, **asked})).get("isError"):
+                    await anyio.sleep(0.05)
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
+def test_background_runs_whose_questions_are_answered_go_on_one_after_the_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, f"{ASK}[limits]\nrunning = 1\n") as served:
+            approvals, names = Approvals(served.runtime.service), list[str]()
+            for _ in range(2):
+                names.append(await served.start("guest", {**WIPES, "budget": {"max_iterations": 1}}))
+                begun = await served.call("guest", "mission_iterate", {"session_id": names[-1], "background": True})
+                assert not begun.get("isError"), begun
+                await until(served.runtime, names[-1], lambda state: state.waiting_for == "approval")
+                with anyio.fail_after(30):
+                    while await served.runtime.service.ledger.is_claimed(names[-1]):
+                        await anyio.sleep(0.01)
+            served.world.hold = anyio.Event()
+            for row in await approvals.open():
+                await approvals.answer(row["approval_id"], "once")
+            with anyio.fail_after(30):
+                while not served.world.reached:
+                    await anyio.sleep(0.01)
+            await anyio.sleep(2 * POLL_SECONDS)  # the other one is looked at, and left
+            assert served.world.reached == ["tools/call"]
+            served.world.hold.set()
+            for name in names:
+                await until(served.runtime, name, lambda state: state.terminal)
 
     run(main)
 

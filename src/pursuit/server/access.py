@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
-from pursuit.server.errors import OPERATOR_SCOPE, as_object
+from pursuit.server.errors import CLIENT_NOTIFICATIONS, OPERATOR_SCOPE, as_object
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import CLIENT_SCOPES, PREFIX, Tokens
 from pursuit.server.tokens import Scope as TokenScope
@@ -76,8 +76,8 @@ class ScopeRules:
 
     def _one(self, message: Mapping[str, Any]) -> TokenScope | None:
         method = message.get("method")
-        # An answer to a question of ours has no method, and a notification changes nothing but its own call.
-        if not isinstance(method, str) or method in _FREE or method.startswith("notifications/"):
+        # An answer to a question of ours has no method. With an id, the name of a notification is a custom request.
+        if not isinstance(method, str) or method in _FREE or (method in CLIENT_NOTIFICATIONS and "id" not in message):
             return None
         if method.startswith("tasks/"):
             return "tasks:*"

@@ -22,6 +22,7 @@ from pursuit.core.events import Channel
 from pursuit.errors import (
     InvalidArgument,
     LedgerUnavailable,
+    LimitReached,
     PursuitError,
     SessionNotFound,
     UpstreamUnavailable,
@@ -166,17 +167,30 @@ UNCOUNTED = frozenset(
 )
 """The requests that `[limits] calls_a_minute` does not count: they reach no server and no mission."""
 
+CLIENT_NOTIFICATIONS = frozenset(
+    f"notifications/{name}" for name in ("initialized", "cancelled", "progress", "roots/list_changed")
+)
+"""The notifications of clients in the protocol: they need no scope and are not counted. A gateway sends others on."""
+
 
 def request_limits(service: Service) -> list[ServerMiddleware[Any]]:
-    """The middleware that counts the requests of clients; none if no limit is about them."""
+    """The middleware that counts the requests of clients; none if no limit is about them.
+
+    A notification over the limit is dropped: it has no answer, and its record in the ledger would be one more cost.
+    """
     limits = service.limits
     if limits is None or not limits.counts_requests:
         return []
 
     async def counted(ctx: Context, call_next: CallNext) -> HandlerResult:
-        if ctx.request_id is not None and ctx.method not in UNCOUNTED:
-            with mcp_errors():
+        notification = ctx.request_id is None
+        if ctx.method not in (CLIENT_NOTIFICATIONS if notification else UNCOUNTED):
+            try:
                 limits.count_request(caller_of(ctx))
+            except LimitReached as error:
+                if notification:
+                    return None
+                raise wire_error(error) from error
         return await call_next(ctx)
 
     return [counted]

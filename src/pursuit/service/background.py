@@ -15,14 +15,15 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from pursuit.core.events import Identity
+from pursuit.core.events import Channel, Identity
 from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.engine.context import Observer, Phase
-from pursuit.errors import Conflict, PursuitError, SessionNotFound
-from pursuit.service.audit import Caller
+from pursuit.errors import Conflict, LimitReached, PursuitError, SessionNotFound
+from pursuit.service.audit import Caller, local_subject
 from pursuit.service.service import Service
+from pursuit.service.tasks import LOCAL
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
@@ -128,9 +129,13 @@ class BackgroundRuns:
     async def _continue(self, mission_id: str) -> None:
         try:
             await self._prepare(mission_id)
-            await self._service.continue_run(mission_id)
-        except Conflict:
-            self._later(mission_id, FIRST_RETRY)  # another process drives it; should that one die, it is our turn
+            driver = (await self._service.state(mission_id)).driver or Identity()
+            caller = Caller(transport="background", credential=driver.credential, subject=driver.subject)
+            async with self._service.driving(caller, mission_id):
+                await self._service.continue_run(mission_id)
+        except (Conflict, LimitReached):
+            # Another process drives it, and may die; or its client runs as many others as it may, and one will end.
+            self._later(mission_id, FIRST_RETRY)
         except SessionNotFound:
             return
         except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
@@ -150,9 +155,6 @@ def _fields(mission_id: str | None, error: Exception) -> dict[str, Any]:
     return {"pursuit_fields": {"mission": mission_id, "code": code, "reason": str(error)}}
 
 
-Ask = Callable[[TaskContext, str], Awaitable[bool]]
-"""Puts the open questions of a mission to the requestor of a task; whether each has its answer then."""
-
 Render = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """How an answer looks as a tool's result."""
 
@@ -167,11 +169,11 @@ class MissionRun:
     session_id: str
     first: int
     iterations: int
+    caller: Caller
+    """Its requestor: the ceilings and the policy of this client hold after a restart, too."""
     proposal: Proposal | None = None
-    asks: bool = False
-    """Whether its requestor can be asked."""
-    credential: str | None = None
-    """The name of its requestor's token."""
+    channel: Channel | None = None
+    """How its requestor brings the answers of its user; None if it cannot be asked."""
 
     def origin(self) -> dict[str, Any]:
         """What a task keeps of it."""
@@ -179,23 +181,43 @@ class MissionRun:
             "session_id": self.session_id,
             "first": self.first,
             "iterations": self.iterations,
-            "asks": self.asks,
-            **({} if self.credential is None else {"credential": self.credential}),
+            "caller": {name: value for name in _KEPT if (value := getattr(self.caller, name)) is not None},
+            "channel": self.channel,
         }
         return kept if self.proposal is None else {**kept, "proposal": self.proposal.model_dump(mode="json")}
 
     @classmethod
-    def of(cls, origin: Mapping[str, Any]) -> MissionRun:
+    def of(cls, state: TaskState) -> MissionRun:
         """The run that a task kept."""
+        origin = state.origin
         given = origin.get("proposal")
+        kept = origin if "caller" in origin else _before_callers(state)
         return cls(
             session_id=origin["session_id"],
             first=origin["first"],
             iterations=origin["iterations"],
             proposal=None if given is None else parse_proposal(given),
-            asks=origin.get("asks", False),
-            credential=origin.get("credential"),
+            caller=Caller(**kept["caller"], transport="task"),
+            channel=kept["channel"],
         )
+
+
+_KEPT = ("who", "client", "credential", "subject", "holder")
+
+
+def _before_callers(state: TaskState) -> dict[str, Any]:
+    """The caller and the channel of a task that was stored before tasks kept them."""
+    credential, requestor = state.origin.get("credential"), state.requestor
+    subject = requestor if requestor != LOCAL else local_subject() if credential is None else None
+    channel = "stdio-elicitation" if credential is None else "http-elicitation"
+    return {
+        "caller": {"who": credential or requestor, "credential": credential, "subject": subject},
+        "channel": channel if state.origin.get("asks") else None,
+    }
+
+
+Ask = Callable[[TaskContext, MissionRun], Awaitable[bool]]
+"""Puts the open questions of a mission to the requestor of a task; whether each has its answer then."""
 
 
 class MissionTasks:
@@ -211,7 +233,7 @@ class MissionTasks:
 
     def resume(self, state: TaskState) -> Work:
         """The rest of a run whose process died."""
-        run = MissionRun.of(state.origin)
+        run = MissionRun.of(state)
 
         async def work(task: TaskContext) -> Ending:
             try:
@@ -233,22 +255,27 @@ class MissionTasks:
             if state.waiting_for == "approval" and not await self._asked(run, task):
                 break
             begun = state.open is not None or state.iteration_count > run.first
-            async with _progress_observer(task, run) as observer:
-                await self._service.iterate(
-                    run.session_id,
-                    iterations=left,
-                    proposal=None if begun else run.proposal,
-                    after=state.iteration_count,
-                    observer=observer,
-                    caller=Caller(who=task.state.requestor, transport="task", credential=run.credential),
-                )
+            try:
+                counted = self._service.driving(run.caller, run.session_id)
+                async with counted, _progress_observer(task, run) as observer:
+                    await self._service.iterate(
+                        run.session_id,
+                        iterations=left,
+                        proposal=None if begun else run.proposal,
+                        after=state.iteration_count,
+                        observer=observer,
+                        caller=run.caller,
+                    )
+            except LimitReached:  # its client runs as many others as it may, and one will end
+                await anyio.sleep(FIRST_RETRY)
+                continue
             if (await self._service.state(run.session_id)).waiting_for != "approval":
                 break
         return await self._service.missed(run.session_id, run.iterations, run.first)
 
     async def _asked(self, run: MissionRun, task: TaskContext) -> bool:
         """Whether the questions of the mission have their answers now."""
-        return self._ask is not None and run.asks and await self._ask(task, run.session_id)
+        return self._ask is not None and run.channel is not None and await self._ask(task, run)
 
 
 @asynccontextmanager

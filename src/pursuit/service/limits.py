@@ -177,10 +177,16 @@ class ClientLimits:
             return
         async with self._starting:
             here = self._driving.setdefault(caller.subject, [])
-            others = {name async for name in self._owned(caller.subject, ("running",))} - {*here, mission_id}
+            # A run that waits for its pace holds its claim and goes on by itself; one that waits for a person has none.
+            others = {name async for name in self._owned(caller.subject, ("running", "waiting"))} - {*here, mission_id}
             live = [name for name in others if await self._ledger.is_claimed(name)]
             if len(live) + len({*here} - {mission_id}) >= limits.running:
-                raise _reached("running", limits.running, caller.who, "when one of them ends, waits or is paused")
+                raise _reached(
+                    "running",
+                    limits.running,
+                    caller.who,
+                    "when one of them ends, is paused or waits for a person or a task",
+                )
             here.append(mission_id)
         try:
             yield

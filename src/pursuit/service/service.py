@@ -265,7 +265,7 @@ class Service(Queries):
         head = head if state.open is None else 0  # the calls of an open iteration are before the head
         first: list[int] = []  # where this run began: what another driver does before is not this caller's
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self.control(caller, "iterate", mission_id, asked), self._driving(caller, mission_id):
+        async with self.control(caller, "iterate", mission_id, asked), self.driving(caller, mission_id):
             try:
                 state = await self.driver.drive(
                     mission_id,
@@ -301,7 +301,7 @@ class Service(Queries):
             return repeated
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         audited = self.control(caller, "iterate", mission_id, {**asked, "background": True})
-        async with audited, self._driving(caller, mission_id):
+        async with audited, self.driving(caller, mission_id):
             try:
                 await drive(iterations, proposal)
             except Overtaken:
@@ -312,7 +312,7 @@ class Service(Queries):
         """Counts a mission that a client starts; raises `LimitReached` or `ValidationFailed`."""
         return nullcontext() if self.limits is None else self.limits.starting(caller or self.caller, mission, size)
 
-    def _driving(self, caller: Caller | None, mission_id: str) -> AbstractAsyncContextManager[None]:
+    def driving(self, caller: Caller | None, mission_id: str) -> AbstractAsyncContextManager[None]:
         """Counts a mission that a client drives; raises `LimitReached`."""
         return nullcontext() if self.limits is None else self.limits.driving(caller or self.caller, mission_id)
 

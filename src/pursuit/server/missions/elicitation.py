@@ -180,14 +180,12 @@ class Elicitation:
         ours = state is not None and (state["mission"], state["who"]) == (mission_id, caller_of(ctx).who)
         return state if ours else None
 
-    async def ask_later(self, ask: Ask, mission_id: str, caller: Caller) -> bool:
+    async def ask_later(self, ask: Ask, mission_id: str, caller: Caller, channel: Channel | None) -> bool:
         """The same for a call whose client does not wait: `ask` returns when each question has an answer."""
         forms = _forms(await self._approvals.forms(mission_id))
         if not forms:
             return False
         said = await ask({name: one.model_dump(mode="json", by_alias=True) for name, one in forms.items()})
-        # Only a client that may answer by elicitation could: over HTTP one with a token.
-        channel: Channel = "stdio-elicitation" if caller.subject is None else "http-elicitation"
         return all([await self._record(caller, channel, mission_id, name, answer) for name, answer in said.items()])
 
     async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:

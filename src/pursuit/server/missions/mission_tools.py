@@ -64,7 +64,6 @@ from pursuit.service.audit import Caller
 from pursuit.service.background import BackgroundRuns, MissionRun, MissionTasks
 from pursuit.service.queries import MISSION_ID, ShownStatus
 from pursuit.service.service import Service
-from pursuit.service.tasks import LOCAL
 from pursuit.tasks.execution import TaskContext
 from pursuit.upstream.host import MissionTools as HostedTools
 
@@ -526,14 +525,14 @@ class MissionTools:
         if asked.background:
             return Plan(title="mission_iterate", when="never")
         state = await self._service.state(asked.session_id)
+        unable = capabilities_of(ctx).get("elicitation") is None
         run = MissionRun(
             session_id=asked.session_id,
             first=state.iteration_count if asked.after is None else asked.after,
             iterations=asked.max_iterations_this_call,
             proposal=asked.proposal,
-            asks=elicitation_channel(ctx, self._elicitation.channels) is not None
-            and capabilities_of(ctx).get("elicitation") is not None,
-            credential=caller_of(ctx).credential,
+            caller=caller_of(ctx),
+            channel=None if unable else elicitation_channel(ctx, self._elicitation.channels),
         )
         return Plan(title=f"mission_iterate {asked.session_id}", kind="mission", origin=run.origin())
 
@@ -541,13 +540,11 @@ class MissionTools:
         """How runs that are tasks go on after their process died."""
         elicitation = self._elicitation
 
-        async def ask(task: TaskContext, mission_id: str) -> bool:
+        async def ask(task: TaskContext, run: MissionRun) -> bool:
             async def put(questions: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-                return await answers_to(task, questions, lambda: elicitation.until_answered(mission_id, questions))
+                return await answers_to(task, questions, lambda: elicitation.until_answered(run.session_id, questions))
 
-            requestor = task.state.requestor
-            caller = Caller(who=requestor, transport="task", subject=None if requestor == LOCAL else requestor)
-            return await elicitation.ask_later(put, mission_id, caller)
+            return await elicitation.ask_later(put, run.session_id, run.caller, run.channel)
 
         def tool_result(answer: Mapping[str, Any]) -> Mapping[str, Any]:
             return {key: value for key, value in _iterated(answer).items() if key != "resultType"}
