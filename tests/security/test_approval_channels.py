@@ -74,6 +74,39 @@ def test_a_client_over_http_answers_its_own_question(tmp_path: Path, era: str, g
     run(main)
 
 
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+@pytest.mark.parametrize("gateway", [False, True])
+def test_a_client_with_the_scope_of_approvers_answers_its_own_question(tmp_path: Path, gateway: bool) -> None:
+    async def wipes(served: Served, who: str) -> None:
+        if gateway:
+            await served.call(who, "wipe")
+        else:
+            await served.call(who, "mission_iterate", {"session_id": await served.start(who, WIPES)})
+
+    async def main() -> None:
+        async with serving(tmp_path, ASK, gateway=gateway) as served:
+            served.shown["sly"] = served.tokens.make("sly", scopes=["missions:write", "tools:call", "approvals:answer"])
+            service, url = served.runtime.service, served.url.removesuffix("/mcp")
+            async with http(served.shown["sly"]) as wire:
+
+                async def say(answer: str) -> Any:
+                    (row,) = await Approvals(service).open()
+                    return await wire.post(f"{url}/approvals/{row['approval_id']}", json={"answer": answer})
+
+                await wipes(served, "sly")
+                for answer in ("once", "arguments", "mission"):
+                    refused = await say(answer)
+                    assert (refused.status_code, refused.json()["code"]) == (403, "policy_denied")
+                tried = [line for line in await service.audited() if line["verb"] == "approve"]
+                assert [(line["who"], line["refused"]["code"]) for line in tried] == [("sly", "policy_denied")] * 3
+                assert (await say("denied")).status_code == 200
+                await wipes(served, "guest")
+                assert (await say("once")).status_code == 200
+            assert served.world.reached == []
+
+    run(main)
+
+
 @pytest.mark.guarantee("a-yes-needs-a-listed-channel")
 @pytest.mark.guarantee("an-approver-sees-everything")
 @pytest.mark.parametrize("era", ERAS)

@@ -570,16 +570,20 @@ async def status(served: Served, who: str, mission: str) -> dict[str, Any]:
     return await served.call(who, "mission_status", {"session_id": mission})
 
 
-@pytest.mark.parametrize(
-    ("scope", "code"), [(ALL, 403), ("approvals:answer", 200), (f"{ALL} operator", 403), ("", 403)]
-)
-def test_approvals_need_their_own_scope(issuer: Issuer, tmp_path: Path, scope: str, code: int) -> None:
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+def test_approvals_need_their_own_scope_and_a_subject_that_is_an_approver(issuer: Issuer, tmp_path: Path) -> None:
+    rows = [("ann", scope, 403) for scope in (ALL, f"{ALL} operator", "")]
+    rows += [("ann", "approvals:answer", 200), ("mallory", "approvals:answer", 403)]
+    rows += [(name, f"{ALL} approvals:answer", 403) for name in ("bob", "Ann", "ann ")]
+
     async def main() -> None:
-        async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
-            answer = await approvals(served, issuer.signed(served.url, scope=scope))
-            assert answer.status_code == code
-            if code == 403:
-                assert challenged(answer) == {"error": "insufficient_scope", "scope": "approvals:answer"}
+        config = issuer.config('approvers = ["ann"]\ncallers = { bob = "b-1", ann = "a-1" }\n')
+        async with serving(tmp_path, config, keys=EAGER) as served:
+            for subject, scope, code in [*rows, ("a-1", "approvals:answer", 403)]:
+                answer = await approvals(served, issuer.signed(served.url, sub=subject, scope=scope))
+                assert answer.status_code == code, (subject, scope)
+                if code == 403:
+                    assert challenged(answer) == {"error": "insufficient_scope", "scope": "approvals:answer"}
 
     run(main)
 
@@ -588,12 +592,12 @@ def test_wrong_settings_are_faults_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "pursuit.toml"
     path.write_text(
         '[serve.oauth]\nissuer = "http://auth.example"\nresource = "https://a@b/mcp"\njwks_uri = "https://k/?a=b"\n'
-        'max_lifetime = 0\naudiense = "x"\ncallers = { a = "1", b = "1" }\n',
+        'max_lifetime = 0\naudiense = "x"\napprovers = "ann"\ncallers = { a = "1", b = "1" }\n',
         encoding="utf-8",
     )
     with pytest.raises(ValidationFailed) as refused:
         load_configuration(path)
-    wrong = ("issuer", "resource", "jwks_uri", "max_lifetime", "audiense", "callers")
+    wrong = ("issuer", "resource", "jwks_uri", "max_lifetime", "audiense", "approvers", "callers")
     assert {fault.field for fault in refused.value.faults} == {f"serve.oauth.{key}" for key in wrong}
     path.write_text('[serve.oauth]\naudience = "x"\n', encoding="utf-8")
     with pytest.raises(ValidationFailed, match="1 fault"):

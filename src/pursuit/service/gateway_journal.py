@@ -42,7 +42,7 @@ from pursuit.core.pins import Changes
 from pursuit.core.report import iso
 from pursuit.core.tools import Tool
 from pursuit.engine.context import Clock
-from pursuit.errors import ApprovalNeeded, Conflict
+from pursuit.errors import ApprovalNeeded, Conflict, PolicyDenied
 from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
 from pursuit.reports.wording import moment
 from pursuit.service.audit import Audit, Caller
@@ -253,9 +253,10 @@ class GatewayJournal:
 class GatewayQuestions:
     """The open questions of all gateways in a ledger, and their answers."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, audit: Audit) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._audit = audit
 
     async def open(self) -> list[dict[str, Any]]:
         """The questions that wait, the oldest gateway first."""
@@ -264,13 +265,13 @@ class GatewayQuestions:
             rows += [_row(stream, state, one) for one in state.pending(self._clock.now())]
         return rows
 
-    async def show(self, question: str, *, caller: Caller, audit: Audit, reveal: bool) -> dict[str, Any] | None:
+    async def show(self, question: str, *, caller: Caller, reveal: bool) -> dict[str, Any] | None:
         """The question with its arguments whole, recorded; None if no gateway asked this."""
         for stream, state in await self._states():
             asked = state.asked.get(question)
             if asked is None:
                 continue
-            async with audit.control(caller, "show", stream, {"approval_id": question, "reveal": reveal or None}):
+            async with self._audit.control(caller, "show", stream, {"approval_id": question, "reveal": reveal or None}):
                 body = None if asked.whole is None else await self._ledger.blob(asked.whole)
             args: dict[str, Any] = asked.args if body is None else json.loads(body)
             if asked.cut:
@@ -305,6 +306,7 @@ class GatewayQuestions:
                 await self._ledger.append(stream, ANY, [Draft(*encode_gateway(late))], kind=KIND)
                 raise expired(question, asked.until)
             if answer in GRANTS:
+                await require_other_client(self._audit, question, stream, by=caller, channel=channel, client=asked.who)
                 require_seen(question, cut=asked.cut and not unseen and (question, caller.person) not in state.shown)
                 require_other(question, caller.person in state.said.get(question, {}), asked.require)
             word = GatewayApprovalAnswered(
@@ -402,6 +404,20 @@ def require_seen(question: str, *, cut: bool) -> None:
             f"the arguments of {question} are longer than the question shows; look at them first with "
             f"`pursuit approvals show {question}` (over HTTP `GET /approvals/{question}`), or say that you approve "
             'them unseen: `--unseen` (`"unseen": true`)',
+            approval_id=question,
+        )
+
+
+async def require_other_client(
+    audit: Audit, question: str, stream: str, *, by: Caller, channel: Channel | None, client: str | None
+) -> None:
+    """Refuses, and records, a client's yes to a question about its own call, except in the dialog of its user."""
+    if by.subject is None or by.subject != client or channel in ("stdio-elicitation", "http-elicitation"):
+        return
+    async with audit.control(by, "approve", stream, {"approval_id": question, "channel": channel}):
+        raise PolicyDenied(
+            f"{question} is about a call of {by.who}, who cannot approve it; the operator or another approver answers "
+            "it; nothing was changed",
             approval_id=question,
         )
 

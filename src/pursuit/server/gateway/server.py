@@ -154,7 +154,7 @@ class Gateway:
             upstreams=self.upstreams,
             lists=self.lists,
             call=handlers["tools/call"],
-            questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock),
+            questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock, runtime.service.audit),
             outbound=self._clients.outbound,
             searchable=search,
         )
