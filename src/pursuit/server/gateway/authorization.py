@@ -28,7 +28,6 @@ from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_
 from pursuit.policy.traits import (
     LONGEST_FORM,
     changes_description,
-    is_cut,
     tool_approval_description,
     whole_question,
 )
@@ -163,6 +162,7 @@ class Authorizer:
             if changes is None
             else changes_description(changes)
         )
+        text = whole_question(description, call.arguments) if changes is None else description
         ask = partial(
             self._journal.ask,
             call.tool,
@@ -171,12 +171,11 @@ class Authorizer:
             reason=reason,
             caller=call.caller,
             require=ruling.require,
-            cut=changes is None and is_cut(call.arguments),
+            cut=text != description,
             changes=changes,
         )
         question = await ask()
         channel = elicitation_channel(request.ctx, self._channels) if request.client.has_forms else None
-        text = whole_question(description, call.arguments) if changes is None else description
         if question.granted is None and channel is not None and len(text) <= LONGEST_FORM:
             asking = await self._elicit(request, question.approval_id, text, call.caller, channel)
             if asking is not None:
