@@ -115,8 +115,8 @@ class OAuth:
         if ends - begins > self.config.max_lifetime:
             raise ValueError(f"the token lives longer than {self.config.max_lifetime:g} s ([serve.oauth] max_lifetime)")
         subject = claims["sub"]
-        if not subject or len(subject) > settings.longest_subject:
-            raise ValueError("the subject of the token is empty or too long")
+        if not subject or len(subject) > settings.longest_subject or not subject.isprintable():
+            raise ValueError("the subject of the token is empty, too long or not printable")
         # An issuer may give a scope to each client that asks for it: so the operator names the approvers.
         known = SCOPES if subject in self.config.approvers else CLIENT_SCOPES
         return AccessToken(
