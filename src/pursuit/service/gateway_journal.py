@@ -46,6 +46,7 @@ from pursuit.errors import ApprovalNeeded, Conflict, PolicyDenied
 from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
 from pursuit.reports.wording import moment
 from pursuit.service.audit import Audit, Caller
+from pursuit.service.limits import ClientLimits
 from pursuit.upstream.pins import accept
 
 KIND = "gateway"
@@ -70,13 +71,23 @@ class Asked:
 class GatewayJournal:
     """The stream of one serving process."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, *, servers: Sequence[str], by: str, patience: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        servers: Sequence[str],
+        by: str,
+        patience: float,
+        limits: ClientLimits | None = None,
+    ) -> None:
         self.stream = f"gateway-{secrets.token_hex(8)}"
         self._ledger = ledger
         self._clock = clock
         self._servers = list(servers)
         self._by = by
         self.patience = patience
+        self._limits = limits
         self._state = GatewayState()
         self._head = 0
         self._exhausted = {self.stream}
@@ -127,7 +138,8 @@ class GatewayJournal:
         """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this.
 
         With `changes` the question is whether these are accepted, whichever caller is the first to need them. A
-        question that fewer people had to agree to does not count.
+        question that fewer people had to agree to does not count. Raises `LimitReached` if the client would store more
+        than it may.
         """
         bound = bound_tool(tool.qualified, tool.digest)
         scope = narrow_scope(caller.scope, bound, args) if changes is None else changes.key
@@ -167,8 +179,12 @@ class GatewayJournal:
                 digest=tool.digest or None,
                 accepts=None if changes is None else changes.what,
             )
+            blobs = {digest: body} if whole else {}
+            if self._limits is not None:
+                size = len(encode_gateway(fresh)[1]) + sum(map(len, blobs.values()))
+                await self._limits.store(caller, size)
             self._waits = True
-            await self._write(fresh, {digest: body} if whole else None)
+            await self._write(fresh, blobs)
             return Asked(approval_id=fresh.approval_id, required=require)
 
     async def _take(self, question: str) -> bool:

@@ -106,6 +106,7 @@ class Gateway:
             servers=tuple(self.upstreams),
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
+            limits=runtime.service.limits,
         )
         self._channels = runtime.service.channels
         authorizer = self._authorizer = Authorizer(
