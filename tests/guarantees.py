@@ -205,6 +205,7 @@ GUARANTEES = {
     "a-socket-serves-its-user": "A unix socket serves the user that runs the server; the kernel names the peer, and others are refused.",
     "from-nothing-to-a-model-with-approvals": "The tutorial leads from nothing to a model whose change was approved, with at most 5 commands and 12 lines of TOML.",
     "a-yes-needs-a-listed-channel": "A yes to an approval counts only by a channel that the operator listed, and over HTTP elicitation only from a token that may.",
+    "no-client-approves-its-own-call": "A client whose token may answer approvals does not say yes to its own call; with OAuth only subjects that the operator lists may answer.",
     "two-people-are-two": "Where a rule requires two people, one person counts once, a no of anyone refuses, and both answers outlive the process.",
     "an-approver-sees-everything": "A person can see the arguments of each question whole, and a yes to one that was cut needs that first.",
     "oauth-tokens-are-judged": "A token of an authorization server counts only with the right key, issuer, audience, expiry and subject.",

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import mcp_types as types
 import pytest
 from callers_stage import Served, serving
+from callers_stage import World as Upstream
 from engine_stage import events_of, mission, repeat
 from gateway_stage import run
 from http_stage import http
@@ -24,6 +26,7 @@ from test_mcp_asking import World, yes
 from pursuit import Runtime
 from pursuit.cli.main import answer
 from pursuit.config.configuration import USUAL_CHANNELS, Configuration, load_configuration
+from pursuit.core.audit import masked, redacted
 from pursuit.core.events import ApprovalAnswered
 from pursuit.core.mission import parse_proposal
 from pursuit.errors import ApprovalNeeded, Conflict, PolicyDenied, ValidationFailed
@@ -70,6 +73,39 @@ def test_a_client_over_http_answers_its_own_question(tmp_path: Path, era: str, g
             (row,) = (await served.runtime.service.ledger.streams(kind="gateway" if gateway else "mission")).rows[:1]
             said = [json.loads(one.body) for one in await served.runtime.service.ledger.read(row.name)]
             assert [one["channel"] for one in said if "channel" in one] == ["http-elicitation"]
+
+    run(main)
+
+
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+@pytest.mark.parametrize("gateway", [False, True])
+def test_a_client_with_the_scope_of_approvers_answers_its_own_question(tmp_path: Path, gateway: bool) -> None:
+    async def wipes(served: Served, who: str) -> None:
+        if gateway:
+            await served.call(who, "wipe")
+        else:
+            await served.call(who, "mission_iterate", {"session_id": await served.start(who, WIPES)})
+
+    async def main() -> None:
+        async with serving(tmp_path, ASK, gateway=gateway) as served:
+            served.shown["sly"] = served.tokens.make("sly", scopes=["missions:write", "tools:call", "approvals:answer"])
+            service, url = served.runtime.service, served.url.removesuffix("/mcp")
+            async with http(served.shown["sly"]) as wire:
+
+                async def say(answer: str) -> Any:
+                    (row,) = await Approvals(service).open()
+                    return await wire.post(f"{url}/approvals/{row['approval_id']}", json={"answer": answer})
+
+                await wipes(served, "sly")
+                for answer in ("once", "arguments", "mission"):
+                    refused = await say(answer)
+                    assert (refused.status_code, refused.json()["code"]) == (403, "policy_denied")
+                tried = [line for line in await service.audited() if line["verb"] == "approve"]
+                assert [(line["who"], line["refused"]["code"]) for line in tried] == [("sly", "policy_denied")] * 3
+                assert (await say("denied")).status_code == 200
+                await wipes(served, "guest")
+                assert (await say("once")).status_code == 200
+            assert served.world.reached == []
 
     run(main)
 
@@ -298,6 +334,53 @@ def test_the_gateway_keeps_the_arguments_of_a_question_whole(tmp_path: Path) -> 
             assert (await service.verify()).ok
 
     run(main)
+
+
+LINES = {f"a{index}": "x" * 490 for index in range(11)}
+
+
+@pytest.mark.guarantee("an-approver-sees-everything")
+def test_a_long_tool_name_or_two_keys_that_look_alike_hide_an_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "t" * 7_000
+
+    async def named(*_: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name=name, input_schema={"type": "object"})])
+
+    monkeypatch.setattr(Upstream, "_list", named)
+    hidden: list[dict[str, Any]] = [
+        {**LINES, "z": "rm"},
+        {**LINES, "b": "y" * 490, "z": "rm"},
+        {"\ud800": "rm", "?": "ls"},
+        {"in": {"\ud800": "rm", "?": "ls"}},
+        {"k" * 600: "rm", "k" * 599 + "l": "ls"},
+    ]
+
+    async def main() -> None:
+        async with serving(tmp_path, ASK, gateway=True) as served:
+            approvals = Approvals(served.runtime.service)
+            for args in hidden:
+                await served.call("guest", name, args)
+                (row,) = await approvals.open()
+                assert row["description"].startswith(f"{name} of server world (")
+                assert ('"rm"' in row["description"]) or row["cut"], args
+                if row.get("cut"):
+                    with pytest.raises(ApprovalNeeded):
+                        await approvals.answer(row["approval_id"], "once", caller=ANN)
+                shown = await approvals.show(row["approval_id"], caller=ANN)
+                assert '"rm"' in json.dumps(shown["args"])
+                await approvals.answer(row["approval_id"], "denied", caller=ANN)
+                await served.call("guest", name, args)
+            assert served.world.reached == []
+
+    run(main)
+
+
+def test_a_secret_by_its_name_stays_masked_where_keys_collide_or_are_long() -> None:
+    given = {"\ud800password": "hunter2", "?password": "hunter2", "k" * 600 + "_password": "hunter2"}
+    assert len(masked(given)) == len(redacted(given)) == 3
+    assert {*masked(given).values(), *redacted(given).values()} == {"[redacted]"}
 
 
 def test_wrong_channels_and_numbers_of_people_are_faults_with_their_place(tmp_path: Path) -> None:

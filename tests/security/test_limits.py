@@ -309,6 +309,29 @@ def test_what_missions_store_is_counted_as_they_run_and_given_back_when_they_are
 
 
 @pytest.mark.guarantee("clients-have-ceilings")
+def test_questions_at_the_gateway_store_no_more_than_a_client_may(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, f"{ASK}[limits]\nbytes_stored = 100_000\n", gateway=True) as served:
+            service = served.runtime.service
+
+            async def asked(who: str, size: int, number: int) -> dict[str, Any]:
+                arguments = {"password": "hunter2", "text": "x" * size, "n": number}
+                return await served.ask(who, "tools/call", {"name": "wipe", "arguments": arguments})
+
+            why = (await asked("guest", 100_000, 0))["error"]["data"]
+            assert (why["code"], why["details"]["limit"]) == ("limit_reached", "bytes_stored")
+            answers = [await asked("guest", 30_000, number) for number in range(5)]
+            assert ["error" in one for one in answers] == [False] * 3 + [True] * 2
+            assert "result" in await asked("guest", 30_000, 0), "a question that was asked is not stored again"
+            assert "result" in await asked("other", 30_000, 0)
+            assert len(await Approvals(service).open()) == 4
+            assert sum(row.summary["bytes"] for row in (await service.ledger.streams(kind="usage")).rows) < 200_000
+            assert served.world.reached == [] and (await service.verify()).ok
+
+    run(main)
+
+
+@pytest.mark.guarantee("clients-have-ceilings")
 def test_a_mission_that_asks_a_model_stops_at_the_tokens_of_the_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

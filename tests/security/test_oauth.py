@@ -296,6 +296,9 @@ ATTACKS: dict[str, Attack] = {
     "with an empty subject": claims(sub=""),
     "with a subject that is a number": lambda issuer, resource: _numbered(issuer, resource),
     "with a long subject": claims(sub="a" * 256),
+    "with a surrogate in its subject": claims(sub="ann\ud800"),
+    "with a subject of two lines": claims(sub="ann\nbob"),
+    "with a subject that steers a terminal": claims(sub="ann\x1b[2K"),
     "unsigned": _unsigned,
     "signed with the public key": _confused,
     "signed by a stranger": _stranger,
@@ -602,19 +605,23 @@ async def status(served: Served, who: str, mission: str) -> dict[str, Any]:
     return await served.call(who, "mission_status", {"session_id": mission})
 
 
-@pytest.mark.parametrize(
-    ("scope", "code"), [(ALL, 403), ("approvals:answer", 200), (f"{ALL} operator", 403), ("", 403)]
-)
-def test_approvals_need_their_own_scope(issuer: Issuer, tmp_path: Path, scope: str, code: int) -> None:
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+def test_approvals_need_their_own_scope_and_a_subject_that_is_an_approver(issuer: Issuer, tmp_path: Path) -> None:
+    rows = [("ann", scope, 403) for scope in (ALL, f"{ALL} operator", "")]
+    rows += [("ann", "approvals:answer", 200), ("mallory", "approvals:answer", 403)]
+    rows += [(name, f"{ALL} approvals:answer", 403) for name in ("bob", "Ann", "ann ")]
+
     async def main() -> None:
-        async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
-            answer = await approvals(served, issuer.signed(served.url, scope=scope))
-            assert answer.status_code == code
-            if code == 403:
-                where = f"{served.url.removesuffix('/mcp')}/.well-known/oauth-protected-resource/mcp"
-                said = {"error": "insufficient_scope", "scope": "approvals:answer"}
-                assert challenged(answer) == {**said, "resource_metadata": where}
-                assert challenged(await approvals(served, "unknown")) == {"resource_metadata": where}
+        config = issuer.config('approvers = ["ann"]\ncallers = { bob = "b-1", ann = "a-1" }\n')
+        async with serving(tmp_path, config, keys=EAGER) as served:
+            where = f"{served.url.removesuffix('/mcp')}/.well-known/oauth-protected-resource/mcp"
+            for subject, scope, code in [*rows, ("a-1", "approvals:answer", 403)]:
+                answer = await approvals(served, issuer.signed(served.url, sub=subject, scope=scope))
+                assert answer.status_code == code, (subject, scope)
+                if code == 403:
+                    said = {"error": "insufficient_scope", "scope": "approvals:answer"}
+                    assert challenged(answer) == {**said, "resource_metadata": where}
+            assert challenged(await approvals(served, "unknown")) == {"resource_metadata": where}
 
     run(main)
 
@@ -623,12 +630,12 @@ def test_wrong_settings_are_faults_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "pursuit.toml"
     path.write_text(
         '[serve.oauth]\nissuer = "http://auth.example"\nresource = "https://a@b/mcp"\njwks_uri = "https://k/?a=b"\n'
-        'max_lifetime = 0\naudiense = "x"\ncallers = { a = "1", b = "1" }\n',
+        'max_lifetime = 0\naudiense = "x"\napprovers = "ann"\ncallers = { a = "1", b = "1" }\n',
         encoding="utf-8",
     )
     with pytest.raises(ValidationFailed) as refused:
         load_configuration(path)
-    wrong = ("issuer", "resource", "jwks_uri", "max_lifetime", "audiense", "callers")
+    wrong = ("issuer", "resource", "jwks_uri", "max_lifetime", "audiense", "approvers", "callers")
     assert {fault.field for fault in refused.value.faults} == {f"serve.oauth.{key}" for key in wrong}
     path.write_text('[serve.oauth]\naudience = "x"\n', encoding="utf-8")
     with pytest.raises(ValidationFailed, match="1 fault"):

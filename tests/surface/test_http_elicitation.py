@@ -34,7 +34,7 @@ from pursuit.server.http import serve_http
 from pursuit.server.signing import Signer
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
-from pursuit.service.audit import OPERATOR
+from pursuit.service.audit import OPERATOR, Audit
 from pursuit.service.gateway_journal import GatewayQuestions
 
 ACCEPT = {"action": "accept", "content": {"answer": "once"}}
@@ -166,7 +166,7 @@ def test_a_client_of_a_problem_approves_nothing(era: str, tmp_path: Path) -> Non
             agent(url, era, None, asked) as client,
         ):
             ledger = SqliteLedger.open(tmp_path / "ledger.db")
-            desk = GatewayQuestions(ledger, SystemClock())
+            desk = GatewayQuestions(ledger, SystemClock(), Audit(ledger, SystemClock()))
             refused = await client.call_tool("probe", {"x": 1})
             (row,) = await desk.open()
             assert refused.is_error and says_how(text(refused), row["approval_id"])

@@ -118,7 +118,7 @@ CHANNELS: tuple[Channel, ...] = get_args(Channel)
 USUAL_CHANNELS: frozenset[Channel] = frozenset(one for one in CHANNELS if one != "http-elicitation")
 APPROVALS_KEYS = ("channels",)
 LONGEST_LIFETIME = 7_200.0
-OAUTH_KEYS = ("issuer", "resource", "audience", "jwks_uri", "max_lifetime", "callers")
+OAUTH_KEYS = ("issuer", "resource", "audience", "jwks_uri", "max_lifetime", "callers", "approvers")
 WHOLE_LIMITS = ("missions_at_once", "missions_a_day", "running", "tasks_at_once", "tokens_a_day", "calls_a_minute")
 AMOUNT_LIMITS = ("cost_usd_a_day", "bytes_stored")
 LIMIT_KEYS = (*WHOLE_LIMITS, *AMOUNT_LIMITS, "unbounded")
@@ -160,7 +160,8 @@ class OAuthConfig:
     """`[serve.oauth]`: the authorization server whose access tokens count over HTTP.
 
     `resource` is the address that clients use, if it is not the one that is served; `audience` is what tokens name, by
-    default the same. `callers` are names for subjects, as `[policy.callers]` and `share` use them.
+    default the same. `callers` are names for subjects, as `[policy.callers]` and `share` use them; `approvers` are the
+    subjects for whom the scope `approvals:answer` counts.
     """
 
     issuer: str
@@ -171,6 +172,7 @@ class OAuthConfig:
     max_lifetime: float = LONGEST_LIFETIME
     """Seconds that a token may live at most: as long a revoked one may still count."""
     callers: Mapping[str, str] = field(default_factory=dict[str, str])
+    approvers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,6 +422,7 @@ def _oauth(fields: Fields) -> OAuthConfig | None:
         jwks_uri=given["jwks_uri"],
         max_lifetime=LONGEST_LIFETIME if lifetime is None else lifetime,
         callers=callers,
+        approvers=table.texts("approvers") or (),
     )
 
 

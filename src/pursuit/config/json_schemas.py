@@ -183,7 +183,12 @@ def configuration_schema() -> Schema:
         "events": _rows(_one_of(NOTICES)),
         "timeout": NUMBER,
     }
-    oauth: dict[str, Schema] = {**dict.fromkeys(OAUTH_KEYS, TEXT), "max_lifetime": NUMBER, "callers": _tables(TEXT)}
+    oauth: dict[str, Schema] = {
+        **dict.fromkeys(OAUTH_KEYS, TEXT),
+        "max_lifetime": NUMBER,
+        "callers": _tables(TEXT),
+        "approvers": TEXTS,
+    }
     command = {**TEXTS, "minItems": 1}
     check: dict[str, Schema] = {"command": command, "cwd": TEXT, "timeout": NUMBER, **_surroundings()}
     types: dict[str, Schema] = {

@@ -104,6 +104,7 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
         rows.append(started("ledger", "of missions", [without_password(configuration.state)]))
     if (oauth := configuration.oauth) is not None:
         believed = {"audience": oauth.audience, "resource": oauth.resource, "callers": dict(oauth.callers)}
+        believed |= {"approvers": oauth.approvers} if oauth.approvers else {}
         rows.append(started("issuer", "of tokens", [oauth.issuer], keys=oauth.jwks_uri, **believed))
     beside = configuration.path.with_name(JSON_NAME)
     files = (beside,) if configuration.path.name == TOML_NAME and beside.is_file() else ()

@@ -7,6 +7,7 @@ several people must say yes, one person counts once, and the narrowest yes is wh
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -80,7 +81,13 @@ class Approval:
 def _bound(scope: str, digest: str | None, subject: str | None) -> str:
     """A scope for one definition of the tool and for one client."""
     scope = f"{scope} as {digest}" if digest else scope
-    return scope if subject is None else f"{scope} by {subject}"
+    return scope if subject is None else client_scope(scope, subject)
+
+
+def client_scope(scope: str, subject: str) -> str:
+    """A scope for one client. The subject becomes one word, so two scopes and subjects are never the same text."""
+    one_word = json.dumps(subject).replace(" ", "\\u0020") if " " in subject else subject
+    return f"{scope} by {one_word}"
 
 
 def approval_id(call_id: str) -> str:
@@ -101,7 +108,7 @@ def call_scope(tool: str, args: Mapping[str, Any]) -> str:
 
 def granted_scope(scope: str, people: int) -> str:
     """The scope of a yes that so many people gave."""
-    return scope if people == 1 else f"{scope} from {people} people"
+    return scope if people == 1 else f"{people} people for {scope}"
 
 
 def is_covered(granted: set[str], scope: str, require: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -94,8 +95,7 @@ def masked(value: Any) -> Any:
         case str():
             return value.encode(errors="replace").decode()
         case Mapping():
-            found = {str(masked(str(key))): item for key, item in cast("Mapping[Any, Any]", value).items()}
-            return {name: REDACTED if _is_secret(name, item) else masked(item) for name, item in found.items()}
+            return _named(cast("Mapping[Any, Any]", value), masked, masked)
         case list() | tuple():
             return [masked(item) for item in cast("Sequence[Any]", value)]
         case _:
@@ -109,13 +109,19 @@ def _is_secret(name: str, item: Any) -> bool:
 
 
 def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    shown = dict(islice(value.items(), MOST_ITEMS))
+    kept = _named(shown, redacted, lambda item: redacted(item, depth - 1))
+    return kept if len(value) <= MOST_ITEMS else {**kept, "…": f"{len(value) - MOST_ITEMS} more"}
+
+
+def _named(value: Mapping[Any, Any], name_of: Callable[[str], str], shown: Callable[[Any], Any]) -> dict[str, Any]:
+    """The entries without secrets; where two keys become the same name, the second has its place in the name."""
     kept: dict[str, Any] = {}
-    for place, (key, item) in enumerate(value.items()):
-        if place == MOST_ITEMS:
-            kept["…"] = f"{len(value) - MOST_ITEMS} more"
-            break
-        name = redacted(str(key))
-        kept[name] = REDACTED if _is_secret(name, item) else redacted(item, depth - 1)
+    for place, (key, item) in enumerate(value.items(), 1):
+        name = name_of(str(key))
+        while name in kept:
+            name = f"{name} (key {place})"
+        kept[name] = REDACTED if _is_secret(str(key), item) else shown(item)
     return kept
 
 

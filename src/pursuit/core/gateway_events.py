@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pursuit.core.approvals import GRANTS, Yes, agreed, granted_scope, tool_scope
+from pursuit.core.approvals import GRANTS, Yes, agreed, client_scope, granted_scope, tool_scope
 from pursuit.core.events import Channel, Permission, encode
 
 GatewayOutcome = Literal["ok", "failed", "asked", "cancelled", "unknown"]
@@ -141,12 +141,12 @@ def bound_tool(tool: str, digest: str | None) -> str:
 
 def narrow_scope(who: str, tool: str, args: Mapping[str, Any]) -> str:
     """The calls of a tool with exactly these arguments, by one caller."""
-    return f"{fingerprint(tool, args)} by {who}"
+    return client_scope(fingerprint(tool, args), who)
 
 
 def wide_scope(who: str, tool: str) -> str:
     """Every call of a tool, by one caller."""
-    return f"{tool_scope(tool)} by {who}"
+    return client_scope(tool_scope(tool), who)
 
 
 @dataclass(slots=True, kw_only=True)

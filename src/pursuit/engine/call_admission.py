@@ -22,7 +22,7 @@ from pursuit.core.state import MissionState, fingerprint
 from pursuit.core.tools import OWN_TOOLS, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
-from pursuit.policy.traits import changes_description, is_cut, tool_approval_description
+from pursuit.policy.traits import changes_description, tool_approval_description, whole_question
 from pursuit.tasks.record import new_task_id
 
 LOOP_LIMIT = 2
@@ -171,7 +171,7 @@ def question(
         until=now + run.settings.approval_timeout,
         subject=_subject(run.state),
         require=ruling.require,
-        cut=changes is None and is_cut(args),
+        cut=changes is None and whole_question(description, args) != description,
         digest=tool.digest or None,
         accepts=None if changes is None else changes.what,
     )

@@ -163,10 +163,12 @@ def effect(tool: Tool) -> str:
 def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str) -> str:
     """The question to a person: which tool of which server, with which arguments, and why it is asked.
 
-    Arguments with secretive names are redacted; a long value is cut, with its length.
+    Arguments with secretive names are redacted; a long value is cut, with its length. `whole_question` differs from a
+    description that is cut.
     """
     may = {"reads": "only reads", "writes": "may change things", "destroys": "may destroy things"}[effect(tool)]
-    lines = [f"{printable(tool.name)} of server {printable(tool.server)} ({may})"]
+    first = f"{printable(tool.name)} of server {printable(tool.server)} ({may})"
+    lines: list[str] = []
     for name, value in redacted(arguments).items():
         text = json.dumps(value, ensure_ascii=False, default=str)
         if len(text) > LONGEST_ARGUMENT:
@@ -177,18 +179,7 @@ def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str
     body = "\n".join(lines)
     if len(body) > LONGEST:
         body = f"{body[:LONGEST]}…\n  ({len(arguments)} arguments, cut here)"
-    return f"{body}\nasked because {printable(why)}"
-
-
-def is_cut(arguments: Mapping[str, Any]) -> bool:
-    """Whether the question about a call does not show these arguments whole; a masked secret is no cut."""
-    shown = redacted(arguments)
-    lines = [json.dumps(value, ensure_ascii=False, default=str) for value in shown.values()]
-    return (
-        shown != masked(arguments)
-        or any(len(text) > LONGEST_ARGUMENT for text in lines)
-        or sum(map(len, (*lines, *shown))) + 6 * len(lines) > LONGEST - 300  # the line with the tool, and indents
-    )
+    return f"{first}\n{body}\nasked because {printable(why)}"
 
 
 def whole_question(description: str, arguments: Mapping[str, Any]) -> str:

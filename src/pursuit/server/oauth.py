@@ -31,7 +31,7 @@ from starlette.routing import Route
 from pursuit.config.configuration import OAuthConfig, is_safe_address
 from pursuit.server.access import KeysUnavailable, ScopeRules
 from pursuit.server.logs import REDACTED, event
-from pursuit.server.tokens import SCOPES
+from pursuit.server.tokens import CLIENT_SCOPES, SCOPES
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _REQUIRED: Options = {"require": ["exp", "iat", "iss", "aud", "sub"]}
@@ -116,12 +116,14 @@ class OAuth:
         if ends - begins > self.config.max_lifetime:
             raise ValueError(f"the token lives longer than {self.config.max_lifetime:g} s ([serve.oauth] max_lifetime)")
         subject = claims["sub"]
-        if not subject or len(subject) > settings.longest_subject:
-            raise ValueError("the subject of the token is empty or too long")
+        if not subject or len(subject) > settings.longest_subject or not subject.isprintable():
+            raise ValueError("the subject of the token is empty, too long or not printable")
+        # An issuer may give a scope to each client that asks for it: so the operator names the approvers.
+        known = SCOPES if subject in self.config.approvers else CLIENT_SCOPES
         return AccessToken(
             token=REDACTED,
             client_id=self._names.get(subject, f"oauth:{subject}"),
-            scopes=[scope for scope in SCOPES if scope in _words(claims.get("scope", claims.get("scp")))],
+            scopes=[scope for scope in known if scope in _words(claims.get("scope", claims.get("scp")))],
             expires_at=int(ends + settings.leeway_seconds),
             subject=subject,
             claims={"iss": self.config.issuer},

@@ -1,7 +1,7 @@
 """Approvals over HTTP, for operators: which calls wait for an answer, and the answer.
 
 Invariant: only a token with the scope `approvals:answer`, as an operator's has it, sees or answers an approval, on
-loopback, too; a refused request changes nothing.
+loopback, too, and a client with it does not approve its own calls; a refused request changes nothing.
 
     GET  /approvals[?session_id=ID]   {"approvals": […]}
     GET  /approvals/{approval_id}[?reveal=true]   the question with its arguments whole
@@ -29,7 +29,7 @@ from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
 from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
 from pursuit.server.access import KeysUnavailable, Verifier, challenge, unambiguous
-from pursuit.server.errors import owner_of
+from pursuit.server.errors import OPERATOR_SCOPE, owner_of
 from pursuit.server.tokens import Scope as TokenScope
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
@@ -151,7 +151,10 @@ class OperatorsOnly:
         caller, scopes = await self._caller(request)
         handler = self._handlers.get(request.method)
         if SCOPE not in scopes:
-            needed = f"this needs the scope {SCOPE}, as an operator's has it, which `pursuit token --operator` makes"
+            needed = (
+                f"this needs the scope {SCOPE}, as an operator's has it, which `pursuit token --operator` makes; with "
+                "OAuth also the subject in [serve.oauth] approvers"
+            )
             refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
             if handler is None or request.method != "POST":
                 raise refusal
@@ -176,7 +179,9 @@ class OperatorsOnly:
             raise UpstreamUnavailable(str(error)) from error
         if found is None:
             raise Unauthorized("this token is not known, was revoked or has expired; make one with `pursuit token`")
-        return Caller(who=found.client_id, transport="http", holder=owner_of(found)), found.scopes
+        owner = owner_of(found)
+        subject = None if OPERATOR_SCOPE in found.scopes else owner
+        return Caller(who=found.client_id, transport="http", subject=subject, holder=owner), found.scopes
 
 
 PATH: Final = "/approvals"

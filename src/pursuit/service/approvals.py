@@ -1,7 +1,7 @@
 """Approvals of missions and gateways: which are open, and how one is answered.
 
 Invariant: the first answer of a person in the ledger counts, and one that comes too late raises `Conflict`; a yes
-counts only by a channel that the operator listed.
+counts only by a channel that the operator listed, and a client's own yes only in the dialog of its user.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pursuit.service.gateway_journal import (
     already_answered,
     expired,
     require_other,
+    require_other_client,
     require_seen,
 )
 from pursuit.service.queries import approval_row
@@ -61,7 +62,7 @@ class Approvals:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._gateways = GatewayQuestions(service.ledger, service.clock)
+        self._gateways = GatewayQuestions(service.ledger, service.clock, service.audit)
         self.ledger = service.ledger
 
     async def open(self, mission_id: str | None = None) -> list[dict[str, Any]]:
@@ -148,6 +149,9 @@ class Approvals:
             raise expired(approval_id, asked.until)
         before = set(asked.said)
         if answer in GRANTS:
+            await require_other_client(
+                service.audit, approval_id, mission_id, by=by, channel=channel, client=asked.subject
+            )
             require_seen(approval_id, cut=asked.cut and not unseen and by.person not in asked.shown)
             require_other(approval_id, by.person in before, asked.require)
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
@@ -176,7 +180,7 @@ class Approvals:
         _require_id(approval_id)
         service, by = self._service, caller or self._service.caller
         if mission_id is None:
-            found = await self._gateways.show(approval_id, caller=by, audit=service.audit, reveal=reveal)
+            found = await self._gateways.show(approval_id, caller=by, reveal=reveal)
             if found is not None:
                 return found
         mission_id, asked, _head = await self._find(approval_id, mission_id)

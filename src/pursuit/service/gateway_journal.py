@@ -42,10 +42,11 @@ from pursuit.core.pins import Changes
 from pursuit.core.report import iso
 from pursuit.core.tools import Tool
 from pursuit.engine.context import Clock
-from pursuit.errors import ApprovalNeeded, Conflict
+from pursuit.errors import ApprovalNeeded, Conflict, PolicyDenied
 from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
 from pursuit.reports.wording import moment
 from pursuit.service.audit import Audit, Caller
+from pursuit.service.limits import ClientLimits
 from pursuit.upstream.pins import accept
 
 KIND = "gateway"
@@ -70,13 +71,23 @@ class Asked:
 class GatewayJournal:
     """The stream of one serving process."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, *, servers: Sequence[str], by: str, patience: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        *,
+        servers: Sequence[str],
+        by: str,
+        patience: float,
+        limits: ClientLimits | None = None,
+    ) -> None:
         self.stream = f"gateway-{secrets.token_hex(8)}"
         self._ledger = ledger
         self._clock = clock
         self._servers = list(servers)
         self._by = by
         self.patience = patience
+        self._limits = limits
         self._state = GatewayState()
         self._head = 0
         self._exhausted = {self.stream}
@@ -127,7 +138,8 @@ class GatewayJournal:
         """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this.
 
         With `changes` the question is whether these are accepted, whichever caller is the first to need them. A
-        question that fewer people had to agree to does not count.
+        question that fewer people had to agree to does not count. Raises `LimitReached` if the client would store more
+        than it may.
         """
         bound = bound_tool(tool.qualified, tool.digest)
         scope = narrow_scope(caller.scope, bound, args) if changes is None else changes.key
@@ -167,8 +179,12 @@ class GatewayJournal:
                 digest=tool.digest or None,
                 accepts=None if changes is None else changes.what,
             )
+            blobs = {digest: body} if whole else {}
+            if self._limits is not None:
+                size = len(encode_gateway(fresh)[1]) + sum(map(len, blobs.values()))
+                await self._limits.store(caller, size)
             self._waits = True
-            await self._write(fresh, {digest: body} if whole else None)
+            await self._write(fresh, blobs)
             return Asked(approval_id=fresh.approval_id, required=require)
 
     async def _take(self, question: str) -> bool:
@@ -253,9 +269,10 @@ class GatewayJournal:
 class GatewayQuestions:
     """The open questions of all gateways in a ledger, and their answers."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, audit: Audit) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._audit = audit
 
     async def open(self) -> list[dict[str, Any]]:
         """The questions that wait, the oldest gateway first."""
@@ -264,13 +281,13 @@ class GatewayQuestions:
             rows += [_row(stream, state, one) for one in state.pending(self._clock.now())]
         return rows
 
-    async def show(self, question: str, *, caller: Caller, audit: Audit, reveal: bool) -> dict[str, Any] | None:
+    async def show(self, question: str, *, caller: Caller, reveal: bool) -> dict[str, Any] | None:
         """The question with its arguments whole, recorded; None if no gateway asked this."""
         for stream, state in await self._states():
             asked = state.asked.get(question)
             if asked is None:
                 continue
-            async with audit.control(caller, "show", stream, {"approval_id": question, "reveal": reveal or None}):
+            async with self._audit.control(caller, "show", stream, {"approval_id": question, "reveal": reveal or None}):
                 body = None if asked.whole is None else await self._ledger.blob(asked.whole)
             args: dict[str, Any] = asked.args if body is None else json.loads(body)
             if asked.cut:
@@ -305,6 +322,7 @@ class GatewayQuestions:
                 await self._ledger.append(stream, ANY, [Draft(*encode_gateway(late))], kind=KIND)
                 raise expired(question, asked.until)
             if answer in GRANTS:
+                await require_other_client(self._audit, question, stream, by=caller, channel=channel, client=asked.who)
                 require_seen(question, cut=asked.cut and not unseen and (question, caller.person) not in state.shown)
                 require_other(question, caller.person in state.said.get(question, {}), asked.require)
             word = GatewayApprovalAnswered(
@@ -402,6 +420,20 @@ def require_seen(question: str, *, cut: bool) -> None:
             f"the arguments of {question} are longer than the question shows; look at them first with "
             f"`pursuit approvals show {question}` (over HTTP `GET /approvals/{question}`), or say that you approve "
             'them unseen: `--unseen` (`"unseen": true`)',
+            approval_id=question,
+        )
+
+
+async def require_other_client(
+    audit: Audit, question: str, stream: str, *, by: Caller, channel: Channel | None, client: str | None
+) -> None:
+    """Refuses, and records, a client's yes to a question about its own call, except in the dialog of its user."""
+    if by.subject is None or by.subject != client or channel in ("stdio-elicitation", "http-elicitation"):
+        return
+    async with audit.control(by, "approve", stream, {"approval_id": question, "channel": channel}):
+        raise PolicyDenied(
+            f"{question} is about a call of {by.who}, who cannot approve it; the operator or another approver answers "
+            "it; nothing was changed",
             approval_id=question,
         )
 

@@ -207,6 +207,19 @@ class ClientLimits:
         over = _over(limits, usage, state.credential or state.owner, self._clock.now())
         return None if over is None else over.message
 
+    async def store(self, caller: Caller, size: int) -> None:
+        """Counts so many bytes that a client stores outside of its missions. Raises `LimitReached`."""
+        limits = self.of(caller)
+        most = None if limits is None else limits.bytes_stored
+        if most is None or caller.subject is None:
+            return
+
+        def refuse(usage: Usage) -> None:
+            if usage.bytes + size > most:
+                raise _reached("bytes_stored", most, caller.who, "when the operator forgets missions of it")
+
+        await self._count(caller.subject, refuse, bytes=size)
+
     async def forgotten(self, owner: str | None, credential: str | None, size: int) -> None:
         """Gives the bytes of a forgotten mission back."""
         if owner is not None and self._config.of(credential).counts:

@@ -23,17 +23,16 @@ from pursuit.config.servers import ServerConfig
 from pursuit.core.events import Channel
 from pursuit.core.gateway_events import GatewayOutcome, bound_tool, narrow_scope
 from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
-from pursuit.errors import LedgerUnavailable
+from pursuit.errors import LedgerUnavailable, LimitReached
 from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_request
 from pursuit.policy.traits import (
     LONGEST_FORM,
     changes_description,
-    is_cut,
     tool_approval_description,
     whole_question,
 )
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
-from pursuit.server.errors import Context, as_object, caller_of, elicitation_channel, sendable
+from pursuit.server.errors import Context, as_object, caller_of, elicitation_channel, sendable, wire_error
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
@@ -153,7 +152,10 @@ class Authorizer:
                 # A ticket is valid once: a second request with it needs another approval.
                 del self._tickets[ticket]
                 return replace(call, approved=True, round_trip=_round_trip(request.params))
-        return await self._ask(request, call, ruling)
+        try:
+            return await self._ask(request, call, ruling)
+        except LimitReached as error:
+            raise wire_error(error) from error
 
     async def _ask(self, request: ClientRequest, call: Authorization, ruling: Ruling) -> Authorization:
         """Looks for an approval in the ledger, and asks for one if there is none."""
@@ -163,6 +165,7 @@ class Authorizer:
             if changes is None
             else changes_description(changes)
         )
+        text = whole_question(description, call.arguments) if changes is None else description
         ask = partial(
             self._journal.ask,
             call.tool,
@@ -171,12 +174,11 @@ class Authorizer:
             reason=reason,
             caller=call.caller,
             require=ruling.require,
-            cut=changes is None and is_cut(call.arguments),
+            cut=text != description,
             changes=changes,
         )
         question = await ask()
         channel = elicitation_channel(request.ctx, self._channels) if request.client.has_forms else None
-        text = whole_question(description, call.arguments) if changes is None else description
         if question.granted is None and channel is not None and len(text) <= LONGEST_FORM:
             asking = await self._elicit(request, question.approval_id, text, call.caller, channel)
             if asking is not None:

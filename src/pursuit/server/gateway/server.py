@@ -106,6 +106,7 @@ class Gateway:
             servers=tuple(self.upstreams),
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
+            limits=runtime.service.limits,
         )
         self._channels = runtime.service.channels
         authorizer = self._authorizer = Authorizer(
@@ -154,7 +155,7 @@ class Gateway:
             upstreams=self.upstreams,
             lists=self.lists,
             call=handlers["tools/call"],
-            questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock),
+            questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock, runtime.service.audit),
             outbound=self._clients.outbound,
             searchable=search,
         )
