@@ -319,7 +319,7 @@ def _configured_state(config: Path) -> str | None:
         return None
     try:
         found = tomllib.loads(config.read_text(encoding="utf-8")).get("state")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, str) and found else None
 
