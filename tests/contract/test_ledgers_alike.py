@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -144,5 +145,5 @@ def test_a_copy_that_is_interrupted_anywhere_goes_on(
 
     anyio.run(story)
     assert not list(tmp_path.glob("*.partial*"))
-    with sqlite3.connect(back) as connection:
+    with closing(sqlite3.connect(back)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
