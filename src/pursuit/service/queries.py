@@ -393,9 +393,8 @@ class Queries:
     async def interrupted(self, *, background: bool = False) -> list[str]:
         """The missions whose run may have stopped before its goal; with `background` only background runs.
 
-        A background run that waits for a task is listed once the task has ended, or its own wall clock is used up. Where
-        workers drive, one that waits for a time is listed after it.
-        Children go on with their parents.
+        A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
+        Where workers drive, one that waits for a time is listed after it. Children go on with their parents.
         """
         found: list[str] = []
         now = self.clock.now()
