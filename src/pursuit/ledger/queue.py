@@ -265,6 +265,8 @@ class _Manager(QueueManager):
 
     def wanted(self, due: Iterable[str]) -> dict[QueueEntrypoint, EntrypointExecutionParameter]:
         """Those of the entrypoints with due jobs that this worker takes now; orders to it in any case."""
+        if self._serving.stopping.is_set():
+            return {}
         full = len(self.job_context) >= self._concurrency
         mine = [
             QueueEntrypoint(one)
