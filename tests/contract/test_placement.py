@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString, cast
 
 import anyio
 import psycopg
@@ -18,9 +19,10 @@ from pursuit import Budget, Runtime, metric, succeeded, tool
 from pursuit.config.configuration import Configuration, load_configuration
 from pursuit.config.files import locate_state
 from pursuit.core.events import CallSettled, RunClaimed
-from pursuit.errors import InvalidArgument
+from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.ledger.placement import Again, Job, Requirements, WorkerRow
-from pursuit.ledger.queue import PgQueuerPlacement
+from pursuit.ledger.postgres_schema import migrate_up
+from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
@@ -175,6 +177,30 @@ def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
             one.stopping.set()
 
     play(scene)
+
+
+def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_database: NewDatabase) -> None:
+    address, role = new_database(), f"runner_{os.getpid()}"
+    limited = address.replace("pursuit@", f"{role}@")
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(cast("LiteralString", f"CREATE ROLE {role} LOGIN"))
+        try:
+            with pytest.raises(LedgerUnavailable, match="migrate up --role"):
+                PgQueuerPlacement.open(limited)
+
+            async def scene() -> None:
+                await upgrade_queue(address, role)
+                async with queue(limited) as placement:
+                    await placement.enqueue("a", ANY_QUEUE)
+                    one = Recorder(most=1)
+                    await placement.run(one, 1)
+                    assert one.jobs == ["a"]
+
+            migrate_up(address, role)
+            play(scene)
+        finally:
+            connection.execute(cast("LiteralString", f"DROP OWNED BY {role}"))
+            connection.execute(cast("LiteralString", f"DROP ROLE {role}"))
 
 
 # Missions
