@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
@@ -127,6 +129,14 @@ def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_t
             await placement.enqueue("on gpu", gpu)
             await placement.enqueue("order", Requirements("worker:two"))
             await placement.enqueue("anywhere", ANY_QUEUE)
+            with psycopg.connect(placement._address, autocommit=True) as connection:
+                connection.execute(
+                    "INSERT INTO pursuit_queue.pgqueuer (priority, entrypoint, status) VALUES (9, 'new form', 'queued')"
+                )
+                connection.execute(
+                    "INSERT INTO pursuit_queue.workers VALUES ('newer', %s, now() - interval '1 hour')",
+                    (json.dumps({**asdict(Recorder("newer").about()), "colour": ["red"]}),),
+                )
             one, two = Recorder("one", most=1), Recorder("two", queues=("gpu",), most=2)
             assert (await placement.health()).why_unplaced(
                 gpu

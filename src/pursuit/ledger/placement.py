@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
 import anyio
@@ -170,6 +170,7 @@ class Placement(Protocol):
 
 
 def as_row(about: dict[str, Any], **more: Any) -> WorkerRow:
-    """A worker from what it announced."""
-    lists: dict[str, Any] = {name: tuple(about[name]) for name in ("queues", "servers", "jobs")}
-    return WorkerRow(**{**about, **lists, **more})
+    """A worker from what it announced; what a newer release says beside that is left out."""
+    known = {one.name for one in fields(WorkerRow)}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in {**about, **more}.items()}
+    return WorkerRow(**{name: value for name, value in given.items() if name in known})
