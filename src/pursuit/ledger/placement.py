@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import anyio
+import msgspec
 
 QUEUE = "default"
 """The queue of a mission that names none."""
@@ -171,6 +172,4 @@ class Placement(Protocol):
 
 def as_row(about: dict[str, Any], **more: Any) -> WorkerRow:
     """A worker from what it announced; what a newer release says beside that is left out."""
-    known = {one.name for one in fields(WorkerRow)}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in {**about, **more}.items()}
-    return WorkerRow(**{name: value for name, value in given.items() if name in known})
+    return msgspec.convert({**about, **more}, WorkerRow)
