@@ -405,10 +405,15 @@ def test_a_background_run_of_a_server_is_left_to_workers_where_there_are_any(new
             given = mission(proposer=replay(proposal(("measure", {})))).proposer.proposals[0]  # type: ignore[union-attr]
             await runs.begin(alone, 1, given)
             await until(serving, alone, lambda state: state.iteration_count == 1)
+            queued = (await serving.service.start(mission(**stepped, queue="gpu"))).session_id
+            await runs.begin(queued, 1, given)
             async with working(other):
                 await runs.begin(alone, 1, given)
                 await until(serving, alone, lambda state: state.iteration_count == 2)
             assert len(await events_of(serving, alone, RunClaimed)) == 3, "driven here, handed over, driven there"
+            async with working(other, "gpu", queues=["gpu"]):
+                await until(serving, queued, lambda state: state.iteration_count == 1)
+            assert len(await events_of(serving, queued, RunClaimed)) == 2, "it waited for its queue"
 
     play(scene)
 
