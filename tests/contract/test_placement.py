@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +24,7 @@ from pursuit.config.files import locate_state
 from pursuit.core.events import CallSettled, RunClaimed
 from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.ledger.placement import Again, Job, Requirements, WorkerRow
-from pursuit.ledger.postgres_schema import migrate_up
+from pursuit.ledger.postgres_schema import Link, migrate_up
 from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
@@ -105,9 +106,9 @@ def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDa
             with psycopg.connect(address, autocommit=True) as connection:
                 # As `enqueue` would, which takes a second: the tags of one caller count up.
                 connection.execute(
-                    "INSERT INTO pursuit_queue.pgqueuer (priority, entrypoint, payload, dedupe_key, headers, status) "
+                    "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
                     "SELECT -n, entrypoint, convert_to('a' || n, 'UTF8'), 'a' || n, headers, 'queued' "
-                    "FROM pursuit_queue.pgqueuer, generate_series(1, 999) n"
+                    "FROM pursuit_queue.jobs, generate_series(1, 999) n"
                 )
             await placement.run(Recorder(most=3), 1)
             await placement.enqueue("a1000", ANY_QUEUE, caller="a")
@@ -131,7 +132,7 @@ def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_t
             await placement.enqueue("anywhere", ANY_QUEUE)
             with psycopg.connect(placement._address, autocommit=True) as connection:
                 connection.execute(
-                    "INSERT INTO pursuit_queue.pgqueuer (priority, entrypoint, status) VALUES (9, 'new form', 'queued')"
+                    "INSERT INTO pursuit_queue.jobs (priority, entrypoint, status) VALUES (9, 'new form', 'queued')"
                 )
                 connection.execute(
                     "INSERT INTO pursuit_queue.workers VALUES ('newer', %s, now() - interval '1 hour')",
@@ -213,6 +214,25 @@ def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_datab
         finally:
             connection.execute(cast("LiteralString", f"DROP OWNED BY {role}"))
             connection.execute(cast("LiteralString", f"DROP ROLE {role}"))
+
+
+def test_a_statement_that_was_cancelled_leaves_no_connection_behind_that_fails_for_ever(
+    new_database: NewDatabase,
+) -> None:
+    async def scene() -> None:
+        link = Link(new_database(), 10.0)
+        await link.ask("SELECT 1")
+        for _ in range(3):
+            asking = asyncio.create_task(link.ask("SELECT pg_sleep(60)"))
+            await asyncio.sleep(0.01)
+            asking.cancel()
+            await asyncio.sleep(0)
+            asking.cancel()  # psycopg answers the first one with a request to the server
+            await asyncio.wait([asking])
+            assert await link.ask("SELECT 1") == [(1,)]
+        await link.close()
+
+    play(scene)
 
 
 # Missions

@@ -282,8 +282,11 @@ class Link:
             try:
                 cursor = await execute(connection)
                 return await cursor.fetchall() if cursor.description is not None else []
-            except psycopg.Error as error:
-                if connection.closed or connection.broken or error.sqlstate == _STANDBY:
+            except BaseException as error:
+                # A statement that was cancelled, or failed without a word of the server, may still be under way: the
+                # next one on the same connection would fail for ever.
+                answered = isinstance(error, psycopg.Error) and error.sqlstate not in (None, _STANDBY)
+                if connection.closed or connection.broken or not answered:
                     await self._drop()
                 raise
             finally:

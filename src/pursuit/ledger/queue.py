@@ -59,7 +59,20 @@ _TIDY_EVERY = 900
 """Announcements of a worker, about an hour, between two removals of old rows."""
 _LARGEST = 2**31 - 1
 
-_SETTINGS = DBSettings(db_schema="pursuit_queue", channel=Channel("pursuit_queue"), durability=Durability.balanced)
+# Each name is given: PgQueuer takes those that are not from variables of the environment (`TRIGGER`, `QUEUE_TABLE`).
+_SETTINGS = DBSettings(
+    prefix="",
+    db_schema="pursuit_queue",
+    channel=Channel("pursuit_queue"),
+    function="jobs_changed",
+    trigger="jobs_changed",
+    queue_table="jobs",
+    queue_table_log="jobs_log",
+    queue_status_type="job_status",
+    statistics_table="jobs_statistics",
+    schedules_table="jobs_schedules",
+    durability=Durability.balanced,
+)
 _JOBS = _SETTINGS.qualified.queue_table
 
 _WORKERS = """

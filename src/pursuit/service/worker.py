@@ -149,18 +149,18 @@ class Worker:
         settings, tries = self._settings, job.attempts + 1
         try:
             state = await self._service.state(mission_id)
-            due = await self._service.due_in(state)
+            before, due = state.seq, await self._service.due_in(state)
             if due is None or due > 0:
                 return None if due is None else Again(due)
             with self._graceful():
                 await self._advance(mission_id, state)
-            due = await self._service.due_in(await self._service.state(mission_id))
+            now = await self._service.state(mission_id)
+            due = await self._service.due_in(now)
+            if due == 0 and now.seq == before and not self.stopping.is_set():
+                due = settings.first_retry  # nothing came of it; another process is about to end it
             return None if due is None else Again(due)
         except SessionNotFound:
             return None
-        except LedgerTooNew as error:  # a release that knows this event goes on with it
-            kind = error.details.get("event")
-            return Again(0.0, requires=() if kind is None else (f"{EVENT}{kind}",))
         except Fenced as error:  # the worker that has it now has its job, too
             log.warning("run stopped", extra=_fields(mission_id, error.code, error.message))
             return None
@@ -168,6 +168,8 @@ class Worker:
             # Another process drives it, and may die; or its client runs as many others as it may, and one will end.
             return Again(settings.first_retry if tries < 10 else 10 * settings.first_retry, tries)
         except PursuitError as error:
+            if isinstance(error, LedgerTooNew) and (kind := error.details.get("event")) is not None:
+                return Again(0.0, requires=(f"{EVENT}{kind}",))  # a release that knows this event goes on with it
             wait = min(settings.first_retry * 2 ** min(job.attempts, 10), settings.last_retry)
             why = f"{error.message}; again in {wait:g} s"
             log.warning("mission put off", extra=_fields(mission_id, error.code, why))
