@@ -158,7 +158,8 @@ def test_silence_and_limits_cut_a_turn(tmp_path: Path) -> None:
 
 
 def test_a_flood_of_updates_and_stray_lines_change_nothing(tmp_path: Path) -> None:
-    place = AgentPlace(tmp_path, [[{"flood": 3_000_000}, {"write": library(2)}, {"say": "done"}]], stray=True)
+    flood = [{"flood": 3_000_000}, {"write": library(2)}, {"say": "done"}]
+    place = AgentPlace(tmp_path, [flood], stray=True, noise=1_000_000)
     place.mission()
     assert place.json("run", "fix.toml")["status"] == "completed"
     assert ended(place)["text"] == "done"
@@ -192,7 +193,7 @@ def test_what_an_agent_does_not_report_is_unknown_and_no_cap_pretends_otherwise(
     reports = AgentPlace(
         tmp_path / "two",
         [
-            [*wrong, {"usage": {"totalTokens": 700}, "cost": 0.25}],
+            [*wrong, {"usage": {"totalTokens": 700}, "cost": 0.25}, {"cost": -1}],
             [{"write": library(4)}, {"usage": {"inputTokens": 300, "outputTokens": 50}, "cost": 0.75}],
         ],
     )

@@ -12,7 +12,8 @@ It reads a plan, one row for each turn, from the JSON file in its first argument
     {"call": {"tool": "name", "args": {...}}}     calls a tool of the MCP server that it was given
     {"usage": {...}, "cost": 0.5}    reports what the turn used
 
-`options` beside `turns` switch faults of the whole agent: `no_load`, `version`, `auth`, `stray`, `slow_start`.
+`options` beside `turns` switch faults of the whole agent: `no_load`, `version`, `auth`, `stray`, and `noise`, the bytes
+that it writes to standard error first.
 What it was sent is appended to the file in its second argument, a JSON object on each line.
 """
 
@@ -197,6 +198,5 @@ class Agent:
 
 
 if __name__ == "__main__":
-    if OPTIONS.get("slow_start"):
-        time.sleep(OPTIONS["slow_start"])
+    sys.stderr.write("debug\n" * (OPTIONS.get("noise", 0) // 6))
     Agent().run()
