@@ -271,8 +271,9 @@ def _table(value: object) -> Table:
 
 def _amount(value: object) -> float | None:
     """A number that can be counted; what is none, or is negative, was not reported."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value < MOST_AMOUNT else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < MOST_AMOUNT else None
 
 
 def _rows(value: object) -> list[Table]:

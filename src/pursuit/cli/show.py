@@ -147,6 +147,9 @@ def _workspace_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact("last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}")
     if row["protected_turns"]:
         screen.fact("protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count")
+    for one in row.get("agents", ()):
+        state = "won" if one["won"] else "completed" if one["completed"] else "did not meet the criteria"
+        screen.fact("agent", f"{one['agent']} {state} ({one['session_id']})")
     if "branch" in row:
         screen.fact("branch", row["branch"])
 
