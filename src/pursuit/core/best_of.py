@@ -12,7 +12,7 @@ from typing import Any
 from pursuit.core.budgets import POOLED, child_id
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import CriterionResult, Source
-from pursuit.core.mission import FIRST, SPAWN, AgentProposer, BestOfProposer, Mission, ToolCall
+from pursuit.core.mission import SPAWN, AgentProposer, BestOfProposer, Mission, ToolCall
 from pursuit.core.state import CallRecord, Child, MissionState
 
 
@@ -45,13 +45,16 @@ def rivals(state: MissionState) -> list[tuple[str, Child]]:
 
 
 def winner(state: MissionState) -> tuple[str, Child] | None:
-    """The completed child that is the first, or the best by the metric of the criterion that `pick` names."""
+    """The completed child that is the first listed, or the best by the metric of the criterion that `pick` names.
+
+    Where the first to be completed wins, it ended the others.
+    """
     proposer = state.mission.proposer
     done = [(name, child) for name, child in rivals(state) if child.completed]
     if not isinstance(proposer, BestOfProposer) or not done:
         return None
     chosen = next((one for one in state.mission.criteria if one.criterion_id == proposer.pick), None)
-    if proposer.pick == FIRST or not isinstance(chosen, MetricThreshold):
+    if not isinstance(chosen, MetricThreshold):
         return done[0]
     sign = 1 if chosen.op in ("<", "<=") else -1
     return min(done, key=lambda one: sign * _value(one[1].metrics, chosen.metric, worst=sign))

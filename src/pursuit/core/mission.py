@@ -30,8 +30,9 @@ AGENT = "agent"
 AGENT_TURN = f"{AGENT}.turn"
 """The tool that is one turn of a coding agent; what an agent asks permission for is `agent.KIND`."""
 BEST_OF = "best_of"
-FIRST = "first"
-"""The first agent that meets all criteria wins; any other word of `pick` is the id of a criterion."""
+FIRST, ALL = "first", "all"
+"""The first agent that meets all criteria wins and ends the others; or all work to their ends, and the first listed of
+those that met them wins. Any other word of `pick` is the id of a criterion."""
 MAX_AGENTS = 16
 MAX_CHILDREN = 1_000
 MAX_DEPTH = 8
@@ -498,8 +499,8 @@ def _best_of_rules(given: Mapping[str, Any], proposer: object) -> Iterable[Broke
     pick, criteria = _of(proposer, "pick") or FIRST, given.get("criteria")
     listed = cast("list[Any]", criteria) if isinstance(criteria, list) else []
     chosen = [one for one in listed if _id_of(one) == pick]
-    if pick != FIRST and not any(_of(one, "op") in ("<", "<=", ">", ">=") for one in chosen):
-        yield Broken(f'{pick!r} must be "first" or the id of a metric_threshold with <, <=, > or >=', "proposer")
+    if pick not in (FIRST, ALL) and not any(_of(one, "op") in ("<", "<=", ">", ">=") for one in chosen):
+        yield Broken(f'{pick!r} must be "first", "all" or the id of a metric_threshold with <, <=, > or >=', "proposer")
 
 
 def _of(value: object, name: str) -> object:
