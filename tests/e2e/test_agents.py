@@ -166,6 +166,29 @@ def test_a_flood_of_updates_and_stray_lines_change_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("endless", "said"), [({"flood": 0}, "no answer within 1 s"), ({"line": 20_000_000}, "a line of more than")]
+)
+def test_output_without_an_end_is_cut(tmp_path: Path, endless: dict[str, int], said: str) -> None:
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, endless], [{"write": library(2)}]])
+    place.mission(proposer="turn_seconds = 1")
+    assert place.json("run", "fix.toml")["status"] == "completed"
+    first, second = place.turns()
+    assert (first["outcome"], second["outcome"]) == ("unknown", "ok") and said in str(first["error"])
+
+
+def test_a_question_after_the_end_of_a_turn_is_answered_in_the_next(tmp_path: Path) -> None:
+    late = {"late": {"kind": "execute", "title": "rm -rf x", "rawInput": {}}}
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, late], [{"write": library(2)}]])
+    rule = '[[policy.rules]]\ndecision = "deny"\ntool = "agent.execute"\n'
+    place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{rule}')
+    place.mission()
+    assert place.json("run", "fix.toml")["status"] == "completed"
+    assert [one["outcome"] for one in place.turns()] == ["ok", "ok"]
+    (said,) = [one["result"]["outcome"] for one in place.heard if "result" in one]
+    assert said == {"outcome": "selected", "optionId": "no"}
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [({"version": 2}, "speaks version 2 of the Agent Client Protocol"), ({"auth": True}, "wants you to log in")],
 )

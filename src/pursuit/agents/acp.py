@@ -194,7 +194,7 @@ class Connection:
             elif message.get("method") == "session/request_permission":
                 question = told.question(_table(message.get("params")))
                 self._question = message
-                allowed = None if ended else await answer(question)
+                allowed = None if ended else await self._answered(question, answer)
                 sign()
                 # An agent that is cancelled may still wait for the answer to what it asked before.
                 await self._reply(message, _outcome(question, allowed))
@@ -207,6 +207,22 @@ class Connection:
                 return
             else:
                 await self._decline(message)
+
+    async def _answered(self, question: Question, answer: Answer) -> bool | None:
+        """The answer to a question; an agent that dies meanwhile asks no more. Raises `AgentGone`."""
+        found: list[bool | None] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await self.process.ended()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            found.append(await answer(question))
+            tasks.cancel_scope.cancel()
+        if not found:
+            raise AgentGone(await self.process.why())
+        return found[0]
 
     async def cancel(self, session_id: str) -> None:
         """Asks the agent to end its turn; some end none before the question that they asked is answered."""

@@ -124,6 +124,10 @@ class AgentProcess:
         """Its exit code, once it has ended."""
         return self._process.returncode
 
+    async def ended(self) -> None:
+        """Returns when it has ended with all that it started."""
+        await self._process.wait()
+
     async def why(self) -> str:
         """How its process ended, with the end of what it wrote to standard error."""
         with anyio.move_on_after(STOP_SECONDS, shield=True):
