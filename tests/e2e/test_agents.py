@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from agent_stage import AGENT, AgentPlace, library
+from agent_stage import AGENT, CHECK, AgentPlace, library
+from cli_stage import BEAM
 
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import of_mission
@@ -130,6 +132,18 @@ def test_an_agent_that_dies_in_a_turn_leaves_no_process_and_is_not_asked_again(t
     assert "session/load" not in methods  # kept: there was no further turn; rolled back: a new session
     if on_cut == "rollback":
         assert "was cut off" in place.prompts[1] and "rolled back" in place.prompts[1]
+
+
+def test_an_agent_that_leaves_between_two_turns_is_started_again(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    wait = f"import pathlib, time\npid = pathlib.Path({str(gone)!r}).read_text()\n"
+    check = f"{wait}while pathlib.Path('/proc', pid).exists():\n    time.sleep(0.01)\n{CHECK}"
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, {"leave": str(gone)}], [{"write": library(2)}]])
+    (place.repository / "tests" / "check.py").write_text(check, encoding="utf-8")
+    place.mission()
+    assert place.json("run", "fix.toml")["iteration_count"] == 2
+    assert [one["outcome"] for one in place.turns()] == ["ok", "ok"]
+    assert [one["method"] for one in place.heard if one.get("method") == "session/load"] == ["session/load"]
 
 
 @pytest.mark.parametrize(("options", "again"), [({}, "session/load"), ({"no_load": True}, "session/new")])
@@ -309,3 +323,30 @@ def test_the_command_of_an_agent_is_trusted_first_and_no_client_can_name_one(tmp
     with pytest.raises(ValidationFailed, match="a client cannot run an agent"):
         StartArguments(**given)
     assert "AgentProposer" not in str(StartArguments.model_json_schema())
+
+
+def test_an_agent_of_the_official_sdk_understands_all_that_we_send(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+    heard = tmp_path / "sdk.jsonl"
+    rule = '[[policy.rules]]\ndecision = "deny"\ntool = "agent.execute"\n'
+    place.write("pursuit.toml", f'{BEAM}[policy]\nmode = "ask"\n{rule}')
+    path = place.mission(budget="max_iterations = 4\nmax_tokens = 1000", rest='tool_allowlist = ["beam.evaluate"]')
+    words = json.dumps([sys.executable, str(AGENT.with_name("sdk_agent.py")), str(heard)])
+    text = re.sub(r"^command = .*standin.*$", lambda _: f"command = {words}", path.read_text(), flags=re.MULTILINE)
+    path.write_text(text, encoding="utf-8")
+    place.ask("start", "fix.toml")
+    place.ask("iterate", "last")
+    done = place.json("resume", "last")  # another process of the agent, with the same session
+    assert (done["status"], done["iteration_count"], done["budget"]["used"]["tokens"]) == ("completed", 2, 140)
+    rows = [json.loads(line) for line in heard.read_text(encoding="utf-8").splitlines()]
+    assert [row[0] for row in rows if row[0] != "answer"] == [
+        "initialize",
+        "new",
+        "prompt",
+        "initialize",
+        "load",
+        "prompt",
+    ]
+    assert [row[1] for row in rows if row[0] == "answer"] == ["y", "n", "y", "n"]
+    assert rows[0][1:] == [1, "pursuit"] and rows[1][2] == ["pursuit"]
+    assert [one["text"] for one in place.turns()] == ["Done.", "Done."]

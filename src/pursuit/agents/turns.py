@@ -177,6 +177,8 @@ class AgentTurns:
 
     async def _connected(self) -> Connection:
         """The agent with its session, started if it does not run. Raises `CallFailed`."""
+        if self._process is not None and self._process.code is not None:
+            await self.aclose()  # it left between two turns: nothing was sent to it, so it is started again
         if self._connection is not None:
             return self._connection
         process = await self._started()
