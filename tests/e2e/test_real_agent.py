@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from agent_stage import AgentPlace, library
 from cli_stage import BEAM, until
@@ -120,6 +121,13 @@ def test_a_real_agent_is_driven_to_a_goal_through_a_kill_and_an_approval(tmp_pat
         drive(tmp_path)
 
 
+def of_the_agent() -> list[psutil.Process]:
+    """The processes of the agent, by the words that started them."""
+    found = psutil.process_iter(["cmdline", "status"])
+    alive = [one for one in found if one.info["status"] != psutil.STATUS_ZOMBIE]
+    return [one for one in alive if any(str(QWEN) in word for word in one.info["cmdline"] or [])]
+
+
 def drive(tmp_path: Path) -> None:
     place = AgentPlace(tmp_path, [[]])
     place.write("pursuit.toml", BEAM + '[policy]\nmode = "ask"\n')
@@ -141,6 +149,7 @@ def drive(tmp_path: Path) -> None:
         assert model.in_second_turn.wait(120), running.end(signal.SIGINT)
         running.process.send_signal(signal.SIGKILL)
         running.end()
+        until(lambda: not of_the_agent())
         model.killed.set()
 
         running = place.begin("resume", "last")
@@ -156,4 +165,4 @@ def drive(tmp_path: Path) -> None:
     assert second["outcome"] == "unknown" and third["outcome"] == "ok"
     log = [(one["tool"], one["outcome"]) for one in place.json("report", "last")["call_log"]]
     assert ("beam.evaluate", "ok") in log
-    assert "made.txt" in third["diff"]
+    assert "made.txt" in third["diff"] and not of_the_agent()

@@ -139,3 +139,24 @@ def test_a_pause_cuts_the_turn_and_an_abort_ends_the_mission(tmp_path: Path) -> 
     assert place.json("status", "last")["verdict_reason"] == "user_abort"
     assert [one["outcome"] for one in place.turns()] == ["unknown", "unknown"] and below(place) == []
     assert place.git("branch", "--list", "pursuit/*") == ""
+
+
+def test_a_race_of_agents_goes_on_after_a_kill(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+    waits = [{"write": {**library(3), str(tmp_path / "begun"): ""}}, {"wait": ""}]
+    agents = [place.agent("slow", [waits]), place.agent("quick", [waits, [{"write": library(2)}]])]
+    place.mission(proposer='kind = "best_of"\n' + "".join(agents), budget="max_iterations = 9")
+    running = place.begin("run", "fix.toml", fresh=False)
+    heard = [tmp_path / f"{name}.jsonl" for name in ("slow", "quick")]
+    until(lambda: all(one.exists() and "session/prompt" in one.read_text() for one in heard))
+    running.process.send_signal(signal.SIGKILL)
+    until(lambda: not below(place))
+    running.end()
+    done = place.json("resume", "last")
+    assert (done["status"], [row["agent"] for row in done["workspace"]["agents"] if row["won"]]) == (
+        "completed",
+        ["quick"],
+    )
+    turns = place.json("report", next(row["session_id"] for row in done["workspace"]["agents"] if row["won"]))["turns"]
+    assert [one["outcome"] for one in turns if one["who"] == "agent"] == ["unknown", "ok"]
+    assert heard[1].read_text().count('"session/prompt"') == 2 and below(place) == []
