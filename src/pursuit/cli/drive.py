@@ -313,8 +313,8 @@ class Drive:
         say, mission_id = self.context.command, status["session_id"]
         match (status["status"], status.get("waiting_for")):
             case ("completed" | "terminated", _):
-                branch = (status.get("workspace") or {}).get("branch")
-                take = "" if branch is None else f"take it over: {say('workspace', 'apply', mission_id)}; "
+                workspace: dict[str, Any] = status.get("workspace") or {}
+                take = f"take it over: {say('workspace', 'apply', mission_id)}; " if "branch" in workspace else ""
                 return f"{take}see it again: {say('report', mission_id)}"
             case (_, "proposal"):
                 return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
