@@ -24,6 +24,7 @@ from pursuit.proposers.conversation import (
     CHARACTERS,
     SUMMARISE,
     WINDOW,
+    Prefixes,
     Transcript,
     changes,
     first_message,
@@ -150,6 +151,7 @@ class AskModel:
         *,
         room: int = ROOM,
         patience: Patience | None = None,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self._settings = settings
         self._models = models
@@ -165,6 +167,8 @@ class AskModel:
             blob=means.blob,
             name_of=self._names.shown,
             result_tokens=settings.result_tokens,
+            mission_id=means.mission_id,
+            prefixes=prefixes or Prefixes(),
         )
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
