@@ -591,6 +591,8 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         state.fallback = state.fallback if event.fallback is None else event.fallback
         if event.window is not None and state.asked_of is not None:
             state.windows[state.asked_of] = event.window
+        if event.not_before is not None and state.asked_of is not None:
+            state.not_before[state.asked_of] = event.not_before
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:

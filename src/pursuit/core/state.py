@@ -301,6 +301,8 @@ class MissionState:
     """How often in a row no model could be reached."""
     windows: dict[str, int] = field(default_factory=dict[str, int])
     """The windows of models that refused a request as too long, as far as that tells."""
+    not_before: dict[str, float] = field(default_factory=dict[str, float])
+    """When the providers of models want to be asked again that were busy."""
     fallback: int = 0
     """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
     tools_offered: str | None = None

@@ -215,6 +215,7 @@ class Driver:
                     blob=journal.blob,
                     compact=compact,
                     mission_id=mission_id,
+                    now=self.clock.now,
                     sampler=sampler,
                     lessons=lessons,
                 )

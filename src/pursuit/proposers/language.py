@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -363,8 +364,8 @@ class ProposerContext:
 
     `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also
     across a crash, and its use is counted. `past` reads the events so far, `blob` what they set aside, and
-    `compact` records that a conversation was cut. `sampler` is the
-    model of the client that drives, if it has one. `lessons` are those of similar missions: data, not instructions.
+    `compact` records that a conversation was cut. `sampler` is the model of the client that drives, if it has one.
+    `lessons` are those of similar missions: data, not instructions.
     """
 
     tools: Sequence[OfferedTool]
@@ -373,5 +374,6 @@ class ProposerContext:
     blob: Callable[[str], Awaitable[bytes | None]]
     compact: Callable[[ConversationCompacted], Awaitable[None]] | None = None
     mission_id: str = ""
+    now: Callable[[], float] = time.time
     sampler: LanguageModel | None = None
     lessons: Sequence[str] = ()

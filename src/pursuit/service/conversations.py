@@ -182,6 +182,7 @@ class Conversations:
             past=past,
             blob=self.ledger.blob,
             mission_id=mission_id,
+            now=self.driver.clock.now,
         )
 
     async def _tools(self, state: MissionState) -> list[OfferedTool]:
