@@ -133,7 +133,11 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
     assert sum(row["purpose"] == "summary" for row in shown["requests"]) == len(summaries)
 
 
-def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+@STREAM
+def test_large_old_results_go_before_words_do(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def large(at: str) -> str:
         """Looks."""
         return f"saw {at}: " + "x y z " * 700
@@ -147,16 +151,9 @@ def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytes
         )
 
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": OPENAI, "window": 12_000, "max_requests": 50}
-        wanted = mission(criteria=DONE, proposer=proposer)
-
-        async def scene() -> list[ConversationCompacted]:
-            async with stage(tmp_path, large, step) as runtime:
-                mission_id = (await runtime.service.start(wanted)).session_id
-                await quickly(runtime.service).run(mission_id)
-                return await events_of(runtime, mission_id, ConversationCompacted)
-
-        first, *_ = play(scene)
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": 12_000, "max_requests": 50}
+        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), large, step)
+    first = found[ConversationCompacted][0]
     assert first.trimmed
     assert not first.summary
     last = told(endpoint.seen[-1])
@@ -470,6 +467,42 @@ def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
     assert warned == [4, 5], "once in each iteration"
     assert "> AssertionError: 5 is not 6" in told_at_the_end[5]
     assert len(told_at_the_end[5]) < 4_000
+
+
+@ALL
+@STREAM
+@pytest.mark.guarantee("the-model-is-told-what-changed")
+def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lessons are quoted; the best feasible point and a better one that breaks a limit have their arguments."""
+
+    def trial(x: int) -> dict[str, Any]:
+        """Tries."""
+        return {"metrics": {"gain": x, "heat": 10 * x}}
+
+    loss = {"criterion_id": "loss", "kind": "metric_threshold", "metric": "val_loss", "op": "<=", "target": 1}
+    criteria = [metric("gain") >= 9, metric("heat") <= 25, {**loss, "required": False}]
+    about = {"directive": "Try values of x", "criteria": criteria}
+
+    async def scene() -> None:
+        async with stage(tmp_path, trial) as runtime:
+            service = runtime.service
+            once = mission(**about, proposer=repeat("world.trial", x=1))
+            await service.run((await service.start(once)).session_id)
+            wanted = mission(
+                **about, proposer={"kind": "model", "model": model, "stream": stream}, budget=Budget(max_iterations=2)
+            )
+            await service.run((await service.start(wanted)).session_id)
+
+    replies = calls(("world__trial", {"x": 2}), ("world__trial", {"x": 4})), Reply(text="See."), Reply(text="So.")
+    with scripted(monkeypatch, *replies) as endpoint:
+        play(scene)
+    first, said = transcript(endpoint.seen[0])[1].text, endpoint.prompts()[2]
+    assert re.search("# Lessons of earlier missions, which may help\n\n> .*Try values of x", first)
+    assert 'The best feasible point so far: world__trial {"x":2} gave {"gain":2,"heat":20}' in said
+    assert 'Infeasible: world__trial {"x":4} gave {"gain":4,"heat":40}, which violates heat' in said
+    assert "no value for `val_loss` yet" in said
 
 
 def test_a_model_with_too_many_notes_is_told_which_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
