@@ -532,7 +532,7 @@ def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
 
 MISSION = """
 directive = "Look, then step"
-proposer = {{ kind = "model", model = "{model}", stream = {stream} }}
+proposer = {{ kind = "model", model = "{model}", stream = {stream}, settings = {{ thinking = "low" }} }}
 allow_all_tools = true
 [budget]
 max_iterations = 3
@@ -561,7 +561,8 @@ def test_prompt_and_replay_on_the_command_line(
         "mission.toml",
         MISSION.format(model=model, stream=str(stream).lower(), recorder=recorder, record=tmp_path / "record"),
     )
-    replies = calls(("rec__look", {"key": "b"})), calls(("rec__step", {"key": "a", "ms": 1}))
+    looking = calls(("rec__look", {"key": "b"}), thinking="Let me see.")
+    replies = looking, calls(("rec__step", {"key": "a", "ms": 1}))
     with scripted(monkeypatch, *replies) as endpoint:
         out, notes = place.ask("start", "mission.toml")
         mission_id = out.strip()
@@ -575,7 +576,8 @@ def test_prompt_and_replay_on_the_command_line(
         assert [row["exact"] for row in rows] == [True, True]
         assert rows[0]["digest"] == following["digest"]
         assert rows[0]["messages"][0]["text"] == transcript(endpoint.seen[0])[1].text
-        assert rows[1]["used"]["input"] > 0
+        assert set(rows[1]["used"]) == {"input", "cached", "output", "reasoning", "cost_usd"}
+        assert min(rows[1]["used"][name] for name in ("input", "output", "cost_usd")) > 0
         assert "first message\t" in place.ask("prompt", mission_id, "--iteration", "1", "--tokens")[0]
         assert "-- assistant --" in place.ask("prompt", mission_id, "--iteration", "1")[0]
         place.ask("prompt", mission_id, "--iteration", "9", code=2)
@@ -585,8 +587,11 @@ def test_prompt_and_replay_on_the_command_line(
     assert out.count("the same") == 2
     assert "verdict complete, as recorded" in out
     different = calls(("rec__step", {"key": "other", "ms": 1}))
-    with scripted(monkeypatch, replies[0], different):
+    with scripted(monkeypatch, replies[0], different) as endpoint:
         out, _ = place.ask("replay", mission_id, "--model", ANTHROPIC, code=1)
+        first, second = (request["body"] for request in endpoint.seen)
+        assert first["max_tokens"] == first["thinking"]["budget_tokens"] + 4_096, "thoughts come on top of the answer"
+        assert ("thinking" in second) == (model == ANTHROPIC), "it cannot begin to think after another model's calls"
     assert "makes the same calls" in out.splitlines()[0]
     assert "answers differently" in out
     assert '"key": "other"' in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import threading
 from pathlib import Path
@@ -274,20 +275,21 @@ def test_a_fallback_is_asked_after_repeated_failures(
 
     def answer(request: dict[str, Any]) -> Reply:
         if request["body"]["model"] == model.partition(":")[2]:
-            return (
-                failing(503)
-                if len(endpoint.seen) in (2, 3)
-                else calls(("world__look", {"at": str(len(endpoint.seen))}))
-            )
-        return calls(("world__look", {"at": "other"}), thinking="Another model's thoughts")
+            if len(endpoint.seen) in (2, 3):
+                return failing(503)
+            return calls(("world__look", {"at": str(len(endpoint.seen))}), thinking="The first model's thoughts.")
+        return calls(("world__look", {"at": "other"}), thinking="Another model's thoughts.")
 
     other = OPENAI if model == ANTHROPIC else ANTHROPIC
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = asked(model, stream=stream, fallback=[other], max_requests=3)
+        proposer = asked(model, stream=stream, fallback=[other], max_requests=3, settings={"thinking": "low"})
         wanted = mission(proposer=proposer, budget=Budget(max_iterations=2))
         _state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=1))
     assert [one.model for one in found[ModelAsked]] == [*[model] * 3, *[other] * 2, *[model] * 3]
     assert [one.fallback for one in found[WaitBegan]] == [None, 1]
+    for seen in endpoint.seen:
+        foreign = "Another" if seen["body"]["model"] == model.partition(":")[2] else "The first"
+        assert f"{foreign} model's thoughts." not in json.dumps(seen["body"])
 
 
 @pytest.mark.guarantee("an-outage-is-a-wait")
