@@ -338,6 +338,23 @@ class LanguageModel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class WrappedModel:
+    """What stands around a model has its name and its terms."""
+
+    model: LanguageModel
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.model.name
+
+    @property
+    def terms(self) -> Terms | None:
+        """The model's own terms."""
+        return self.model.terms
+
+
 class Models(Protocol):
     """Opens language models by their names."""
 
