@@ -392,6 +392,11 @@ class MissionState:
         return max(0.0, now - self.wait_began) if child else 0.0
 
     @property
+    def new_warnings(self) -> list[MissionWarned]:
+        """The warnings of the last iteration."""
+        return [one for one in self.raised if one.iteration == self.iteration_count - 1]
+
+    @property
     def current_index(self) -> int:
         """The number of the open iteration, or of the next one."""
         return self.open.index if self.open is not None else self.iteration_count

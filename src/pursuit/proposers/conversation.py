@@ -167,7 +167,7 @@ def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str
             rows += [quoted(printed)] if (printed := _printed(state, one)) else []
         if state.last_ended.rationale:
             rows.append(quoted(cut_text(state.last_ended.rationale, EVIDENCE)))
-    rows += [f"Warning: {say(one.message)}" for one in state.raised if one.iteration == state.iteration_count - 1]
+    rows += [f"Warning: {say(one.message)}" for one in state.new_warnings]
     rows += [say(row) for row in _best(state)]
     rows.append(f"Used so far: {', '.join(_budget(state).values()) or 'nothing that has a cap'}.")
     return "\n".join([*rows, *_running_out(state), *words])
