@@ -277,8 +277,11 @@ def test_a_fallback_is_asked_after_repeated_failures(
         if request["body"]["model"] == model.partition(":")[2]:
             if len(endpoint.seen) in (2, 3):
                 return failing(503)
-            return calls(("world__look", {"at": str(len(endpoint.seen))}), thinking="The first model's thoughts.")
-        return calls(("world__look", {"at": "other"}), thinking="Another model's thoughts.")
+            thoughts = "The first model's thoughts."
+        else:
+            thoughts = "Another model's thoughts."
+        thinks = request["shape"] != "anthropic" or "thinking" in request["body"]
+        return calls(("world__look", {"at": str(len(endpoint.seen))}), thinking=thoughts if thinks else None)
 
     other = OPENAI if model == ANTHROPIC else ANTHROPIC
     with scripted(monkeypatch, answer) as endpoint:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -133,8 +134,9 @@ class ProviderModel:
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Asks, again after a short pause where that may help; the mission's own deadline still holds."""
-        pause, lost = self.retries.first_pause, 0
-        for left in reversed(range(self.retries.tries)):
+        pause, lost, tried = self.retries.first_pause, 0, 0
+        while True:
+            tried += 1
             try:
                 return self._read(await self._send(await self._model(), request), lost)
             except Rejected as failed:
@@ -144,11 +146,10 @@ class ProviderModel:
             except _Again as failed:
                 lost += failed.unknown
                 wait = pause if failed.after is None else failed.after
-                if not left or wait > self.retries.longest_pause:
+                if tried >= self.retries.tries or wait > self.retries.longest_pause:
                     raise Unreachable(f"{self.name}: {failed}{_charged(lost)}", failed.after, lost=lost) from None
             await anyio.sleep(wait)
             pause *= 2
-        raise Unreachable(f"{self.name}: no answer")
 
     async def aclose(self) -> None:
         """Closes the connections; the next request opens new ones."""
@@ -180,7 +181,7 @@ class ProviderModel:
         try:
             messages = model.prepare_messages(self._messages(request, model.system), parameters)
             settings = _settings(model, request)
-            if self._thinking(request.settings) and _called_by_another(request, model.system):
+            if self._thinking(request.settings) and _another_called(request, model.system):
                 settings = cast("ModelSettings", {key: settings[key] for key in settings if key not in _THOUGHTS})
             if request.stream:
                 return await self._stream(model, messages, settings, parameters, request)
@@ -336,10 +337,17 @@ def _settings(model: Model, request: ModelRequest) -> ModelSettings:
 _THOUGHTS = ("thinking", "anthropic_thinking")
 
 
-def _called_by_another(request: ModelRequest, provider: str) -> bool:
-    """Whether another provider's model made the last calls: Anthropic refuses to begin to think after them."""
-    answers = [one.answer for one in request.messages if isinstance(one, AssistantMessage)]
-    return bool(answers and answers[-1].calls) and (answers[-1].native or {}).get("provider_name") != provider
+def _another_called(request: ModelRequest, provider: str) -> bool:
+    """Whether another provider's model made calls since the user spoke: Anthropic refuses to begin to think then.
+
+    Words beside the results of calls do not end such a turn.
+    """
+    for before, message in reversed(list(pairwise((None, *request.messages)))):
+        if isinstance(message, UserMessage) and not isinstance(before, ToolMessage):
+            return False
+        if isinstance(message, AssistantMessage) and (message.answer.native or {}).get("provider_name") != provider:
+            return True
+    return False
 
 
 def _unheard(_words: str) -> None:
