@@ -461,7 +461,9 @@ def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
             proposer={"kind": "model", "model": model, "stream": stream},
             budget=Budget(max_iterations=2, max_tool_calls=20),
         )
-        pursued(tmp_path, wanted)
+        _state, _found, rows, _made = pursued(tmp_path, wanted)
+    checks = [[call["purpose"] == "check" for call in row["calls"]] for row in rows]
+    assert [sum(one) for one in checks] == [1, 1], "checks run only when a turn is over"
     told_at_the_end = endpoint.prompts()
     warned = [place for place, text in enumerate(told_at_the_end) if "Running out: max_tool_calls" in text]
     assert warned == [4, 5], "once in each iteration"

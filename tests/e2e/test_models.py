@@ -86,6 +86,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
         assert (body["service_tier"], body["top_p"]) == ("flex", 0.5)
     assert (first_answer.reasoning > 0) == (model != ANTHROPIC), "Anthropic does not count thoughts on their own"
     assert first_answer.cost_usd > 0
+    assert state.conversation.window == (200_000 if model == ANTHROPIC else 128_000), "known for the model"
 
 
 @ALL
