@@ -43,7 +43,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
         calls(("world__step", {"amount": 5}), thinking="Five."),
     )
     with scripted(monkeypatch, *replies) as endpoint:
-        settings = {"thinking": "low"} if model == ANTHROPIC else {"service_tier": "flex", "top_p": 0.5}
+        settings = {"service_tier": "flex", "top_p": 0.5} if model == OPENAI else {"thinking": "low"}
         wanted = mission(
             criteria=[metric("steps") >= 5],
             proposer=asked(model, stream=stream, settings=settings, instructions="Use world.look first."),
@@ -79,14 +79,18 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
     assert state.tokens == sum(one.tokens for one in found[ModelAnswered])
     assert len({one.tools for one in found[ModelAsked] if one.tools}) == 1, "the tools are stored once"
     assert endpoint.connections == 1, "connections are kept"
-    body, first_answer = endpoint.seen[0]["body"], found[ModelAnswered][0]
+    body, first_answer = endpoint.seen[-1]["body"], found[ModelAnswered][0]
     if model == ANTHROPIC:
         assert body["thinking"]["type"] == "enabled"
+        assert body["messages"][1]["content"][0]["thinking"] == "Hm, hm."
+    elif model == RESPONSES:
+        assert body["reasoning"]["effort"] == "low"
+        assert body["input"][1]["encrypted_content"].startswith("encrypted-"), "thoughts go back as they came"
     else:
         assert (body["service_tier"], body["top_p"]) == ("flex", 0.5)
     assert (first_answer.reasoning > 0) == (model != ANTHROPIC), "Anthropic does not count thoughts on their own"
     assert first_answer.cost_usd > 0
-    assert state.conversation.window == (200_000 if model == ANTHROPIC else 128_000), "known for the model"
+    assert state.conversation.window == {OPENAI: 128_000, RESPONSES: 400_000, ANTHROPIC: 200_000}[model]
 
 
 @ALL
