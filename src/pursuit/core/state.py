@@ -91,6 +91,9 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
     used: dict[str, float] | None = None
     outcome: Outcome | None = None
     unpriced: bool = False
+    completed: bool = False
+    """Whether it met all its required criteria."""
+    metrics: dict[str, float] = {}
 
 
 class Iteration(msgspec.Struct, kw_only=True, gc=False):

@@ -214,8 +214,7 @@ class Service(Queries):
         file that it was read from, `mode` the policy mode that the operator chose for it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
-        agents = operators_own and child_of is None
-        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=agents)
+        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=operators_own)
         mission_id = (session_id or new_mission_id()) if child_of is None else child_of.session_id
         created = MissionCreated(
             at=self.clock.now(),
