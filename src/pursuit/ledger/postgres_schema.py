@@ -261,7 +261,7 @@ class Link:
                 cursor = await connection.execute(
                     cast("LiteralString", query), values, prepare=None if self.pooled else True, binary=True
                 )
-                return await cursor.fetchall() if cursor.description is not None else []
+                return await cursor.fetchall()
             except psycopg.Error as error:
                 if connection.closed or connection.broken or error.sqlstate == _STANDBY:
                     await self._drop()
