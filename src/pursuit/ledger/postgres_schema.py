@@ -33,6 +33,8 @@ LOCK: Final = int.from_bytes(b"PURSUIT1", "big") >> 1
 """The advisory lock under which one process at a time migrates a schema."""
 
 _CONNECT_SECONDS = 10
+_CONNECT_SECONDS_OF_SEVERAL = 2
+"""For each of several hosts: one that is gone without a word must leave time for the next."""
 RETRY_SECONDS = 0.1
 _SESSION = (
     "SELECT set_config('idle_in_transaction_session_timeout', '10s', false), "
@@ -61,8 +63,9 @@ def connection_settings(address: str) -> str:
             "write postgresql://USER@HOST/DATABASE",
             field="state",
         ) from error
+    several = "," in str(given.get("host", "")) + str(given.get("hostaddr", ""))
     usual = {
-        "connect_timeout": _CONNECT_SECONDS,
+        "connect_timeout": _CONNECT_SECONDS_OF_SEVERAL if several else _CONNECT_SECONDS,
         "keepalives_idle": 10,
         "keepalives_interval": 3,
         "keepalives_count": 3,
