@@ -1,0 +1,182 @@
+"""What the ledger on PostgreSQL costs, what fifty missions do on it beside two peers, and what idling costs.
+
+PostgreSQL comes from a wheel, with its own defaults: each commit waits for the disk. The floor is two commits of one
+row each by psycopg, on the same server. Rounds of all candidates are interleaved.
+
+Run: python benchmarks/scale.py [--check | --smoke]
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psycopg
+from engine import TOOLS, append_steps, in_process_server, iteration_seconds, mission, step, together
+from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
+from ledger_floor import INTENT, PAIRS, SETTLED
+from postgres_peers import postgres_peer
+
+from pursuit import Budget, Mission, Runtime, metric
+from pursuit.config.configuration import Configuration
+from pursuit.core.mission import ClientProposer
+from pursuit.demo.local_postgres import LocalPostgres
+from pursuit.ledger.opening import file_of
+from pursuit.ledger.postgres import PostgresLedger
+
+ROUNDS = sized(11, 1)
+ROUNDS_TOGETHER = sized(3, 1)
+MISSIONS = sized(50, 2)
+STEPS = sized(40, 3)
+WAITING = sized(1_000, 5)
+IDLE_SECONDS = sized(10, 1)
+
+
+@contextmanager
+def server() -> Generator[tuple[LocalPostgres, Path]]:
+    """A server with the defaults of PostgreSQL, on the disk of the temporary folder."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)  # as root, the server runs as another user
+        folder = Path(name, "server")
+        folder.mkdir()
+        found = LocalPostgres(folder)
+        found.create()
+        found.start()
+        try:
+            yield found, Path(name)
+        finally:
+            found.stop()
+
+
+def open_runtime(address: str, folder: Path) -> Runtime:
+    servers = {"bench": [step], "server": in_process_server()}
+    return Runtime(state=file_of(address, folder), config=Configuration(), servers=servers)
+
+
+def floor_seconds(connection: psycopg.Connection[Any]) -> float:
+    begin = time.perf_counter()
+    for _ in range(PAIRS):
+        for draft in (INTENT, SETTLED):
+            connection.execute("INSERT INTO floor (body) VALUES (%s)", (draft.body,), prepare=True)
+    return (time.perf_counter() - begin) / PAIRS
+
+
+async def ledger_seconds(ledger: PostgresLedger) -> float:
+    begin = time.perf_counter()
+    await append_steps(ledger, "alone", PAIRS)
+    return (time.perf_counter() - begin) / PAIRS
+
+
+async def one_mission(address: str, folder: Path) -> list[Figure]:
+    """The cost of a durable step of a lone mission, by two commits of one row."""
+    floors: list[float] = []
+    ledgers: list[float] = []
+    engines: list[float] = []
+    ledger = PostgresLedger.open(address)
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("CREATE TABLE floor (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea)")
+        async with open_runtime(address, folder) as runtime:
+            for number in range(ROUNDS + 1):
+                measured = (
+                    floor_seconds(connection),
+                    await ledger_seconds(ledger),
+                    await iteration_seconds(runtime, TOOLS[0]),
+                )
+                if number > 0:  # the first round warms everything up
+                    for kept, seconds in zip((floors, ledgers, engines), measured, strict=True):
+                        kept.append(seconds)
+    await ledger.close()
+    return [
+        Figure(what="the floor: two commits of one row", value=statistics.median(floors) * 1e6, unit="us"),
+        Figure(
+            what="a durable step, ledger only", value=ratio_of_rounds(ledgers, floors), unit="x the floor", limit=2.5
+        ),
+        Figure(what="a step of the engine, plain function", value=ratio_of_rounds(engines, floors), unit="x the floor"),
+    ]
+
+
+async def rate_of(runtime: Runtime) -> float:
+    names = [(await runtime.service.start(mission(TOOLS[0]))).session_id for _ in range(MISSIONS)]
+    return await together(partial(runtime.service.driver.drive, iterations=STEPS), names, STEPS)
+
+
+async def fifty_missions(found: LocalPostgres, address: str, folder: Path) -> list[Figure]:
+    """Steps a second of fifty missions in one process, by those of both peers on the same server."""
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        if SMOKE:
+            print("the peers, LangGraph and DBOS, are left out of the smoke form")
+        peers = {
+            name: stack.enter_context(postgres_peer(name, found.create_database(f"peer_{name}"), MISSIONS, STEPS))
+            for name in (() if SMOKE else ("langgraph", "dbos"))
+        }
+        async with open_runtime(address, folder) as runtime:
+            await rate_of(runtime)  # warms everything up, as the peers have done
+            for _ in range(ROUNDS_TOGETHER):
+                ours.append(await rate_of(runtime))
+                for name, peer in peers.items():
+                    for way, rate in peer.steps_per_second().items():
+                        theirs.setdefault(f"{name} {peer.version}, {way}", []).append(rate)
+    figures = [Figure(what=f"{MISSIONS} missions, one process", value=statistics.median(ours), unit="steps/s")]
+    for name, rates in theirs.items():
+        figures.append(Figure(what=f"  {name}", value=statistics.median(rates), unit="steps/s"))
+        figures.append(Figure(what="", value=ratio_of_rounds(ours, rates), unit="x it", rule=">=", limit=3))
+    return figures
+
+
+def queries_a_second(address: str, seconds: float) -> float:
+    """Transactions of all other sessions of a database: each statement of Pursuit is one."""
+    with psycopg.connect(address, autocommit=True) as connection:
+
+        def count() -> int:
+            connection.execute("SELECT pg_stat_force_next_flush()")
+            row = connection.execute(
+                "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+            ).fetchone()
+            assert row is not None
+            return row[0]
+
+        before, begin = count(), time.monotonic()
+        time.sleep(seconds)
+        return max(0.0, count() - before - 2) / (time.monotonic() - begin)
+
+
+async def waiting_missions(address: str, folder: Path) -> list[Figure]:
+    """A process that holds many missions which wait for a proposal."""
+    waiting = Mission(
+        directive="Bring the loss to zero",
+        criteria=[metric("loss") <= 0],
+        budget=Budget(max_iterations=10),
+        tool_allowlist=[TOOLS[0]],
+        proposer=ClientProposer(),
+    )
+    async with open_runtime(address, folder) as runtime:
+        for _ in range(WAITING):
+            await runtime.service.start(waiting)
+        rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
+    what = f"{WAITING:,} waiting missions, one process"
+    return [Figure(what=what, value=rate, unit="queries/s", limit=2)]
+
+
+def main() -> None:
+    with server() as (found, folder):
+        address = found.create_database("bench")
+        figures = anyio.run(one_mission, address, folder)
+        figures += anyio.run(fifty_missions, found, address, folder)
+        figures += anyio.run(waiting_missions, address, folder)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, PostgreSQL from the wheel, each commit on disk")
+    finish("Missions on PostgreSQL", figures)
+
+
+if __name__ == "__main__":
+    main()
