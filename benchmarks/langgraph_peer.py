@@ -46,7 +46,7 @@ class Peer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the LangGraph peer ended with exit code {self._process.wait()}")
+            raise RuntimeError(f"the peer ended with exit code {self._process.wait()}")
         return json.loads(line)
 
 

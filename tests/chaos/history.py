@@ -1,8 +1,8 @@
 """Checks what a cluster left behind: its ledger, the appends that it acknowledged, and the effects of its calls.
 
 Owns: what must hold, whatever happened to the processes. Knows nothing of how the history came about. A file of
-acknowledgements has a line for each append that returned: when, the stream, the number and hash of its new head, and
-the epoch of the driver (`-` for an append without a claim).
+acknowledgements has a line for each append that returned: when, by which process, the stream, the number and hash of
+its new head, and the epoch of the driver (`-` for an append without a claim).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class Append:
 
     at: float
     """On the machine's monotonic clock, which no fault puts wrong."""
+    by: str
+    """The process that appended."""
     stream: str
     seq: int
     hash: str
@@ -29,11 +31,12 @@ class Append:
 
     @classmethod
     def read(cls, line: str) -> Append:
-        at, stream, seq, hash_, epoch = line.split()
-        return cls(at=float(at), stream=stream, seq=int(seq), hash=hash_, epoch=None if epoch == "-" else int(epoch))
+        at, by, stream, seq, hash_, epoch = line.split()
+        driver = None if epoch == "-" else int(epoch)
+        return cls(at=float(at), by=by, stream=stream, seq=int(seq), hash=hash_, epoch=driver)
 
     def line(self) -> str:
-        return f"{self.at} {self.stream} {self.seq} {self.hash} {'-' if self.epoch is None else self.epoch}\n"
+        return f"{self.at} {self.by} {self.stream} {self.seq} {self.hash} {'-' if self.epoch is None else self.epoch}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

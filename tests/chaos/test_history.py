@@ -40,7 +40,9 @@ def sound() -> History:
                 await runtime.service.run(one)
             history = await read_history(runtime.service.driver.ledger, ids, [acknowledged], effects)
         appends = [
-            Append(at=stored.at, stream=stream, seq=stored.seq, hash=stored.hash.hex(), epoch=1 + (stored.seq > 5))
+            Append(
+                at=stored.at, by="w1", stream=stream, seq=stored.seq, hash=stored.hash.hex(), epoch=1 + (stored.seq > 5)
+            )
             for stream, events in history.events.items()
             for stored in events
         ]
@@ -138,7 +140,7 @@ def test_damage_is_found(damage: Callable[[History], History], found: str) -> No
 
 def test_an_acknowledgement_that_a_kill_cut_is_none(tmp_path: Path) -> None:
     lines = "".join(one.line() for one in sound().appends)
-    (tmp_path / "acknowledged").write_text(lines + "12.5 m-1 ")
+    (tmp_path / "acknowledged").write_text(lines + "12.5 w1 m-1 ")
     (tmp_path / "effects").touch()
 
     async def story() -> History:

@@ -1,0 +1,128 @@
+"""Missions on many workers while processes are killed, stopped and cut off, clocks go wrong and the database restarts.
+
+The number that decides the schedule is printed; `PURSUIT_CHAOS_SEED=NUMBER` repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cluster import KINDS, Cluster, schedule, takeovers
+from history import History, faults_of, read_history
+from postgres_server import TEMPLATE, VERSIONS, own_server
+
+from pursuit import Runtime
+from pursuit.config.configuration import load_configuration
+from pursuit.core.fold import fold
+from pursuit.ledger.contract import every_stream
+from pursuit.ledger.opening import file_of
+from pursuit.ledger.postgres import PostgresLedger
+
+RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
+CONFIG = """
+[servers.world]
+command = "__python_executable__"
+args = [{recorder}]
+env = {{ RECORD = {record} }}
+[policy]
+mode = "auto"
+[settings]
+{settings}
+"""
+MISSION = """
+directive = "Take each step once"
+tool_allowlist = ["world.step"]
+stagnation_threshold = "off"
+[[criteria]]
+criterion_id = "never"
+kind = "event"
+event_name = "never"
+[budget]
+max_iterations = {steps}
+[proposer]
+kind = "replay"
+proposals = [{proposals}]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How large a run is, and what its workers are told."""
+
+    workers: int
+    missions: int
+    steps: int
+    ms: int
+    """How long a call takes."""
+    rounds: int
+    pause: float
+    """Seconds between two faults, on average."""
+    lease: float
+    settings: str
+    options: tuple[str, ...]
+
+
+SMALL = Size(
+    workers=3, missions=40, steps=10, ms=200, rounds=1, pause=2, lease=2,
+    settings="lease_seconds = 2\nheartbeat_seconds = 0.5\n", options=("--concurrency", "6"),
+)  # fmt: skip
+LARGE = Size(
+    workers=5, missions=200, steps=60, ms=700, rounds=4, pause=14, lease=10, settings="", options=("--concurrency", "20")
+)
+
+
+def write_mission(folder: Path, number: int, size: Size) -> Path:
+    calls = (
+        f'{{ tool_calls = [{{ tool_name = "step", args = {{ key = "m{number}-{place}", ms = {size.ms} }} }}] }}'
+        for place in range(size.steps)
+    )
+    path = folder / f"m{number}.toml"
+    path.write_text(MISSION.format(steps=size.steps, proposals=",\n".join(calls)))
+    return path
+
+
+async def all_ended(ledger: PostgresLedger, missions: int) -> None:
+    with ledger.bell() as bell:
+        while True:
+            done = {"completed", "terminated", "failed"}
+            if sum([row.status in done async for row in every_stream(ledger, kind="mission")]) >= missions:
+                return
+            await bell.wait()
+
+
+async def run(folder: Path, size: Size, seed: int, version: int) -> tuple[History, list[float], Cluster]:
+    record = folder / "record"
+    record.touch()
+    values = {"recorder": json.dumps(str(RECORDER)), "record": json.dumps(str(record)), "settings": size.settings}
+    (folder / "pursuit.toml").write_text(CONFIG.format(**values))
+    faults = schedule(seed, workers=size.workers, lease=size.lease, rounds=size.rounds, pause=size.pause)
+    environment = {**os.environ, "HOME": str(folder), "PURSUIT_TRUST": "1"}
+    with own_server(version) as server:
+        address = server.address(TEMPLATE)
+        cluster = Cluster(folder, server, TEMPLATE, size.options, environment)
+        ledger = PostgresLedger.open(address, patience=60)
+        async with cluster.running(size.workers):
+            configuration = load_configuration(folder / "pursuit.toml")
+            async with Runtime(state=file_of(address, folder / "own"), config=configuration) as runtime:
+                missions = [
+                    (await runtime.start(write_mission(folder, number, size))).session_id
+                    for number in range(size.missions)
+                ]
+            try:
+                async with asyncio.timeout(900), asyncio.TaskGroup() as both:
+                    both.create_task(cluster.suffer(faults))
+                    both.create_task(all_ended(ledger, size.missions))
+            except TimeoutError:
+                pass  # the checker says which missions have not ended
+        history = await read_history(ledger, missions, folder.glob("*.appends"), record)
+        found = await ledger.verify()
+        assert found.ok, found.faults
+        await ledger.close()
+    return history, takeovers(history, cluster.applied), cluster
