@@ -27,9 +27,10 @@ from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.state_cache import States
-from pursuit.errors import Fault, ValidationFailed
-from pursuit.ledger.contract import Ledger
-from pursuit.ledger.opening import open_ledger
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.ledger.contract import LEASE_SECONDS, Ledger
+from pursuit.ledger.opening import open_ledger, open_placement
+from pursuit.ledger.placement import CHECK, Placement
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import ROOM, LanguageModel, Price
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from pursuit.drafting import Draft
     from pursuit.service.fleet import Children
     from pursuit.service.schedules import Schedules
+    from pursuit.service.worker import Worker
 
 MEGABYTE = 1024 * 1024
 OWN_FILES = "problems"
@@ -221,6 +223,8 @@ class Runtime:
         self.toolbox: Toolbox
         self.tasks: Tasks
         self.state_path: Path
+        self.placement: Placement | None = None
+        """Who hands missions to workers, on a ledger that several machines share."""
         self.model: str | None = None
         """The language model that proposes if a client names no proposer."""
         self.notifier: Notifier | None = None
@@ -243,6 +247,9 @@ class Runtime:
             self._settings = configuration.settings
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
+            self.placement = self._open_placement(self.state_path)
+            if self.placement is not None:
+                stack.push_async_callback(self.placement.close)
             clock = SystemClock()
             if configuration.notify is not None:
                 self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
@@ -310,6 +317,7 @@ class Runtime:
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
                 scoped=self.only is not None,
+                placement=self.placement,
                 caller=self._caller,
             )
             self.tasks.resume["child"] = lambda state: self._fleet().resume(state)
@@ -447,6 +455,33 @@ class Runtime:
     def _open_ledger(self, path: Path) -> Ledger:
         settings = self._settings
         return open_ledger(path, lease=settings.get("lease_seconds"), migrate=settings.get("migrate_ledger", 1) != 0)
+
+    def _open_placement(self, path: Path) -> Placement | None:
+        names = {"worker_heartbeat": "heartbeat", "worker_poll": "dequeue"}
+        given = {part: self._settings[name] for name, part in names.items() if name in self._settings}
+        return open_placement(path, migrate=self._settings.get("migrate_ledger", 1) != 0, **given)
+
+    def worker(self, **settings: Any) -> Worker:
+        """A worker that drives missions with the servers of this runtime; `settings` are those of `WorkerSettings`.
+
+        Raises `InvalidArgument` for a ledger in a file.
+        """
+        from pursuit.service.worker import Worker, WorkerSettings  # noqa: PLC0415 - few processes are workers
+
+        if self.placement is None:
+            raise InvalidArgument(
+                f"a worker needs a ledger that machines share: --state postgresql://…, not {self.state_path}",
+                field="state",
+            )
+        checks = [f"{CHECK}{name}" for name in self.service.checks]
+        lease = self._settings.get("lease_seconds", LEASE_SECONDS)
+        return Worker(
+            self.service,
+            self.placement,
+            self.use_servers_of,
+            [*self._pool.names, *checks],
+            WorkerSettings(lease_seconds=lease, **settings),
+        )
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):

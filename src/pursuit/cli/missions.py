@@ -24,6 +24,10 @@ WaitOption = Annotated[
     typer.Option("--wait", help="Stay while the mission waits for an approval or a budget that is given elsewhere."),
 ]
 
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Leave it to the workers of a ledger on PostgreSQL (`pursuit worker`).")
+]
+
 app = typer.Typer()
 
 
@@ -36,6 +40,7 @@ def run(
         bool, typer.Option("--plan", help="Show the first proposal and the policy's decisions; run and store nothing.")
     ] = False,
     wait: WaitOption = False,
+    detach: DetachOption = False,
     mode: ModeOption = None,
 ) -> int:
     """Start the mission in a file and run it until it ends or waits."""
@@ -43,12 +48,14 @@ def run(
 
     if plan:
         return show_plan(context, file, mode)
+    if detach:
+        return Drive(context, mode).start(file, detach=True)
     return Drive(context, mode, wait=wait).run(file)
 
 
 @command(app)
 def start(context: Context, *, file: FileArgument, mode: ModeOption = None) -> int:
-    """Record the mission in a file without running it, and print its id."""
+    """Record the mission in a file without running it here, and print its id; on PostgreSQL workers run it."""
     from pursuit.cli.drive import Drive
 
     return Drive(context, mode).start(file)

@@ -47,7 +47,7 @@ from pursuit.core.mission import AgentProposer, Mission, MissionPolicy, Proposal
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
 from pursuit.engine.agent_tools import tools_for_agent
-from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Run, Settings, Tools
+from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, recover_turn, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
@@ -169,6 +169,7 @@ class Driver:
         sampler: LanguageModel | None = None,
         mode: str | None = None,
         driver: Identity | None = None,
+        placed: Placed | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
@@ -177,7 +178,8 @@ class Driver:
         model cannot be reached. Raises `Overtaken` if the mission has more than `after` iterations. `claimed` is
         called with the state once the run is in the ledger: a run that dies later can be resumed. `sampler` is the
         model of the client that asks for this, if it has one. `mode` is recorded as the policy mode that the operator
-        chose for this run, `driver` the client that asks for it (None: the operator).
+        chose for this run, `driver` the client that asks for it (None: the operator). A `placed` run ends early when
+        its worker leaves, and at a long wait.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -199,6 +201,7 @@ class Driver:
                 run = await self._begin(
                     journal, iterations, proposal, observer, background=background, mode=mode, driver=driver
                 )
+                run.placed = placed
                 for warning in warnings:
                     journal.stage(warning)
                 if claimed is not None:
@@ -297,7 +300,7 @@ class Driver:
         def begin(state: MissionState) -> Sequence[Event]:
             if state.status == "paused" and before != "paused":  # paused while the servers were being connected
                 return ()
-            claim = msgspec.structs.replace(claimed, waited=state.waited_for_child(now))
+            claim = msgspec.structs.replace(claimed, waited=state.waited(now))
             return [MissionResumed(at=now), claim] if before in ("paused", "failed") else [claim]
 
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
@@ -440,6 +443,8 @@ async def _run_turns(run: Run, proposer: Proposer) -> bool:
             return True
         if await run.held():
             continue
+        if run.lets_go():
+            return True
         if state.open is None and _used_up(run, state) is not None and await _out_of_budget(run):
             continue
         if state.waiting_for == "budget":

@@ -23,6 +23,9 @@ class Anywhere(Enum):
 
 ANY: Final = Anywhere.ANY
 
+LEASE_SECONDS = 10.0
+"""How long a lease on a shared database outlives the last word of its holder; its missions wait this long at most."""
+
 FORGOTTEN: Final = "forgotten"
 """The status of a forgotten stream, of which only a tombstone is left."""
 

@@ -27,6 +27,7 @@ from pursuit.ledger.chain import can_be_framed, last_ever, written_root
 from pursuit.ledger.contract import (
     ANY,
     FORGOTTEN,
+    LEASE_SECONDS,
     Anywhere,
     Bell,
     Claim,
@@ -40,7 +41,7 @@ from pursuit.ledger.contract import (
     StreamRow,
     Verification,
 )
-from pursuit.ledger.leases import LEASE_SECONDS, Lease, Leases, fenced
+from pursuit.ledger.leases import Lease, Leases, fenced
 from pursuit.ledger.locks import require_name
 from pursuit.ledger.postgres_schema import (
     RETRY_SECONDS,

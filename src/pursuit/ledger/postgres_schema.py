@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, Final, LiteralString, Self, cast
@@ -22,6 +22,7 @@ import psycopg
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Format
+from psycopg.rows import dict_row
 
 from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable
 
@@ -240,6 +241,9 @@ def register_arrays(adapters: AdaptersMap) -> None:
         adapters.register_dumper(kind, dumper)
 
 
+Execute = Callable[[psycopg.AsyncConnection[Any]], Awaitable[psycopg.AsyncCursor[Any]]]
+
+
 class Link:
     """One connection, opened when it is first needed and again after it was lost; one statement at a time."""
 
@@ -256,15 +260,30 @@ class Link:
 
     async def ask(self, query: str, values: Sequence[Any] = (), *, within: float | None = None) -> list[Any]:
         """The rows that a statement returns; raises one of `Lost` if the connection is gone."""
+
+        def execute(connection: psycopg.AsyncConnection[Any]) -> Awaitable[psycopg.AsyncCursor[Any]]:
+            prepare = None if self.pooled else True
+            return connection.execute(cast("LiteralString", query), values, prepare=prepare, binary=True)
+
+        return await self._ask(execute, within)
+
+    async def ask_by_name(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """The same with numbered parameters (`$1`), which PgQueuer writes; each row has names."""
+
+        def execute(connection: psycopg.AsyncConnection[Any]) -> Awaitable[psycopg.AsyncCursor[Any]]:
+            return psycopg.AsyncRawCursor(connection, row_factory=dict_row).execute(query, values or None)
+
+        return await self._ask(execute, None)
+
+    async def _ask(self, execute: Execute, within: float | None) -> list[Any]:
         async with self._turn:
             within = within or self._patience
             connection = await self.connected(within)
             cut = asyncio.get_running_loop().call_later(within, cut_off, connection)
             try:
-                cursor = await connection.execute(
-                    cast("LiteralString", query), values, prepare=None if self.pooled else True, binary=True
-                )
-                return await cursor.fetchall()
+                cursor = await execute(connection)
+                # Not `description`, which makes an object for each column.
+                return await cursor.fetchall() if cursor.rownumber is not None else []
             except psycopg.Error as error:
                 if connection.closed or connection.broken or error.sqlstate == _STANDBY:
                     await self._drop()

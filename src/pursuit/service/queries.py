@@ -20,6 +20,7 @@ import msgspec
 from pursuit.core.approvals import Approval, pending, people_row
 from pursuit.core.audit import redacted
 from pursuit.core.best import best_row
+from pursuit.core.criteria import Check
 from pursuit.core.decision import decide
 from pursuit.core.events import (
     AnyEvent,
@@ -33,12 +34,14 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.fold import advance
+from pursuit.core.mission import FLEET, SamplingProposer
 from pursuit.core.observe import value_of
 from pursuit.core.report import (
     budget_row,
     children_rows,
     criteria_rows,
     cut_short,
+    due_in,
     forced_row,
     iso,
     workspace_row,
@@ -61,6 +64,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
+from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requirements
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.proof import FOLDS
@@ -300,6 +304,28 @@ def list_row(row: StreamRow) -> dict[str, Any]:
     return answer
 
 
+def is_placeable(state: MissionState) -> bool:
+    """Whether a worker can drive it: a client that steps a mission, or lends its model, does that itself."""
+    return state.parent is None and not isinstance(state.mission.proposer, SamplingProposer)
+
+
+def requirements_of(state: MissionState) -> Requirements:
+    """What a worker must have to drive a mission.
+
+    A mission file brings servers of its own. A workspace is of one machine, that of the last driver.
+    """
+    mission = state.mission
+    if state.file is not None:
+        things = [f"{FILE}{state.file}"]
+    else:
+        servers = {name.partition(".")[0] for name in state.tools} - {FLEET}
+        named = {one.check for one in mission.criteria if isinstance(one, Check) and one.check is not None}
+        things = sorted(servers) + [f"{CHECK}{name}" for name in sorted(named)]
+    if mission.workspace is not None and state.host is not None:
+        things.append(f"{MACHINE}{state.host}")
+    return Requirements(mission.queue, tuple(things))
+
+
 ShownStatus = Literal[Status, "interrupted"]
 """`interrupted` is never stored: the ledger says `running`, and no live process drives the mission."""
 SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
@@ -321,6 +347,8 @@ class Queries:
     """Whose file the ledger is: records without an owner belong to this user, and to the operator."""
     scoped: bool = False
     """Whether the operator serves one mission, which each client may see then."""
+    placement: Placement | None = None
+    """Who hands missions to workers, on a ledger that several machines share."""
 
     def is_visible(self, caller: Caller, row: StreamRow) -> bool:
         """Whether a caller may know of a mission: it owns it, it is shared with it, or it is the operator."""
@@ -345,6 +373,8 @@ class Queries:
         """Everything about a mission but its history; `interrupted` if it is started and no live process drives it."""
         state = await self.state(mission_id)
         status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
+        if (unplaced := await self._unplaced(mission_id, state)) is not None:
+            status["placement"] = unplaced
         now = self.clock.now()
         for row, asked in zip(status["pending_approvals"], pending(state.approvals), strict=True):
             if now >= asked.until:
@@ -494,6 +524,21 @@ class Queries:
         if status != "running" or await self.ledger.is_claimed(mission_id):
             return {}
         return {"status": "interrupted", "resume": f"pursuit resume {parent or mission_id}"}
+
+    async def due_in(self, state: MissionState) -> float | None:
+        """Seconds until a driver has something to do, or None; a task that has ended is something to do."""
+        if state.status == "waiting" and state.waiting_for == "task" and not await self._works(state.wait_detail):
+            return 0.0
+        return due_in(state, self.clock.now())
+
+    async def _unplaced(self, mission_id: str, state: MissionState) -> str | None:
+        """Why no worker drives a mission that is theirs and has something to do, or None."""
+        theirs = state.background or state.status == "pending"
+        if self.placement is None or not theirs or not is_placeable(state) or await self.due_in(state) != 0:
+            return None
+        if await self.ledger.is_claimed(mission_id):
+            return None
+        return (await self.placement.health()).why_unplaced(requirements_of(state))
 
     async def _works(self, task_id: str | None) -> bool:
         """Whether a task that a mission waits for has not ended."""

@@ -1,0 +1,106 @@
+"""Workers over one PostgreSQL ledger, as people start them: who drives what, and what happens when one is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_stage import SERVERS, Place, Running, marks, until, until_marked
+from postgres_server import NewDatabase
+
+SETTINGS = "lease_seconds = 1.5\nworker_heartbeat = 1\nworker_poll = 0.2\n"
+
+
+class Cluster(Place):
+    """One folder for all machines, with a ledger in a database."""
+
+    def set_up(self, address: str, more: str = "") -> Cluster:
+        world = f"""
+[servers.world]
+command = "__python_executable__"
+args = [{json.dumps(str(SERVERS / "recorder.py"))}]
+env = {{ RECORD = {json.dumps(str(self.record))} }}
+"""
+        text = f'state = "{address}"\n[policy]\nmode = "auto"\n[settings]\n{SETTINGS}{world}{more}'
+        self.write("pursuit.toml", text)
+        return self
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "record"
+
+    def start(self, *keys: str, ms: int = 5, more: str = "") -> str:
+        calls = ",\n".join(
+            f'{{ tool_calls = [{{ tool_name = "step", args = {{ key = "{key}", ms = {ms} }} }}] }}' for key in keys
+        )
+        self.write(
+            "m.toml",
+            f"""
+directive = "Change the world step by step"
+tool_allowlist = ["world.step"]
+stagnation_threshold = "off"
+{more}
+[[criteria]]
+criterion_id = "done"
+kind = "tool_call_succeeded"
+tool_name = "world.step"
+min_count = {len(keys)}
+[budget]
+max_iterations = {len(keys)}
+[proposer]
+kind = "replay"
+proposals = [{calls}]
+""",
+        )
+        return self.json("start", "m.toml")["session_id"]
+
+    @contextmanager
+    def worker(self, name: str, *words: str) -> Iterator[Running]:
+        one = self.begin("worker", "--name", name, *words, fresh=False)
+        try:
+            one.until("working")
+            yield one
+        finally:
+            if one.process.poll() is None:
+                one.process.kill()
+                one.process.wait()
+
+    def driver_of(self, mission_id: str) -> dict[str, Any]:
+        """The worker that says that it drives a mission."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found[:] = [row for row in self.json("workers")["workers"] if mission_id in row["jobs"]]
+            return bool(found)
+
+        until(look)
+        return found[0]
+
+    def status(self, mission_id: str) -> dict[str, Any]:
+        return self.json("status", mission_id)
+
+    def until_ended(self, *missions: str) -> None:
+        until(lambda: all(self.status(one)["status"] in ("completed", "terminated") for one in missions), 30)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_database: NewDatabase) -> Cluster:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return Cluster(tmp_path).set_up(new_database())
+
+
+def test_a_mission_of_a_killed_worker_goes_on_at_another_and_nothing_runs_twice(cluster: Cluster) -> None:
+    mission = cluster.start("a", "b", "c", "d", ms=400)
+    assert "no worker is running" in cluster.status(mission)["placement"]
+    with cluster.worker("one"), cluster.worker("two"):
+        until_marked(cluster.record, "b")
+        os.kill(cluster.driver_of(mission)["pid"], signal.SIGKILL)
+        cluster.until_ended(mission)
+    assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
+    assert cluster.json("verify")["ok"]
