@@ -217,4 +217,5 @@ GUARANTEES = {
     "reads-are-audited": "With [audit] reads, each request that reads (resources, prompts, completions, subscriptions) is in the audit before it is answered.",
     "changed-tools-lose-their-grants": "A tool whose definition changed since it was pinned has no grants and no allow rules until a person accepts it; other tools go on.",
     "attempts-belong-to-callers": "A caller at a problem that connects again goes on with its attempt and budget; a further attempt is numbered and can be limited.",
+    "chaos-loses-and-repeats-nothing": "Whatever befalls workers and database (kill -9, stops beyond the lease, cut connections, restarts, wrong clocks): no acknowledged append is lost, no effect repeated, and every mission ends.",
 }

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import random
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from postgres_server import TEMPLATE, VERSIONS, own_server
 
 from pursuit import Runtime
 from pursuit.config.configuration import load_configuration
-from pursuit.core.fold import fold
+from pursuit.config.mission_file import load_mission_file
 from pursuit.ledger.contract import every_stream
 from pursuit.ledger.opening import file_of
 from pursuit.ledger.postgres import PostgresLedger
@@ -71,10 +70,18 @@ class Size:
 
 SMALL = Size(
     workers=3, missions=40, steps=10, ms=200, rounds=1, pause=2, lease=2,
-    settings="lease_seconds = 2\nheartbeat_seconds = 0.5\n", options=("--concurrency", "6"),
+    settings="lease_seconds = 2\nworker_heartbeat = 0.5\nworker_poll = 0.5\n", options=("--concurrency", "6"),
 )  # fmt: skip
 LARGE = Size(
-    workers=5, missions=200, steps=60, ms=700, rounds=4, pause=14, lease=10, settings="", options=("--concurrency", "20")
+    workers=5,
+    missions=200,
+    steps=60,
+    ms=700,
+    rounds=4,
+    pause=14,
+    lease=10,
+    settings="",
+    options=("--concurrency", "20"),
 )
 
 
@@ -110,11 +117,12 @@ async def run(folder: Path, size: Size, seed: int, version: int) -> tuple[Histor
         ledger = PostgresLedger.open(address, patience=60)
         async with cluster.running(size.workers):
             configuration = load_configuration(folder / "pursuit.toml")
+            missions: list[str] = []
             async with Runtime(state=file_of(address, folder / "own"), config=configuration) as runtime:
-                missions = [
-                    (await runtime.start(write_mission(folder, number, size))).session_id
-                    for number in range(size.missions)
-                ]
+                for number in range(size.missions):
+                    started = await runtime.start_file(load_mission_file(write_mission(folder, number, size)))
+                    await runtime.service.place(started.session_id)
+                    missions.append(started.session_id)
             try:
                 async with asyncio.timeout(900), asyncio.TaskGroup() as both:
                     both.create_task(cluster.suffer(faults))
@@ -126,3 +134,29 @@ async def run(folder: Path, size: Size, seed: int, version: int) -> tuple[Histor
         assert found.ok, found.faults
         await ledger.close()
     return history, takeovers(history, cluster.applied), cluster
+
+
+def chaos(folder: Path, size: Size, version: int) -> list[float]:
+    """Runs it, and checks what is left; returns how long each takeover took."""
+    seed = int(os.environ.get("PURSUIT_CHAOS_SEED") or random.randrange(1 << 32))
+    print(f"PURSUIT_CHAOS_SEED={seed}")
+    history, taken, cluster = asyncio.run(run(folder, size, seed, version))
+    found = faults_of(history)
+    assert not found, "\n".join([f"PURSUIT_CHAOS_SEED={seed}", *found, cluster.logs()])
+    assert {fault.kind for fault, *_ in cluster.applied} == set(KINDS)
+    return taken
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("chaos-loses-and-repeats-nothing")
+def test_nothing_is_lost_or_repeated_whatever_befalls_the_workers(tmp_path: Path) -> None:
+    taken = chaos(tmp_path, SMALL, VERSIONS[0])
+    assert taken, "no worker fell while it drove a mission: the run is too short to be a test"
+
+
+@pytest.mark.soak
+@pytest.mark.guarantee("chaos-loses-and-repeats-nothing")
+def test_the_missions_of_a_worker_that_falls_go_on_within_fifteen_seconds(tmp_path: Path) -> None:
+    taken = sorted(chaos(tmp_path, LARGE, VERSIONS[-1]))
+    print(f"{len(taken)} takeovers, p50 {taken[len(taken) // 2]:.1f} s, p95 {taken[len(taken) * 95 // 100]:.1f} s")
+    assert taken[len(taken) * 95 // 100] <= 15
