@@ -26,7 +26,7 @@ from pursuit.ledger.contract import Ledger, every_stream
 from pursuit.ledger.opening import file_of, open_ledger
 
 WORKERS = 3
-MISSIONS = 9
+MISSIONS = 6
 DELAY_MS = "250"
 """How long the beam's server takes for a design."""
 TIRED_AFTER = 8
@@ -128,7 +128,7 @@ class Show:
         """Starts them; what they say goes to files."""
         for number in range(1, WORKERS + 1):
             name = f"worker-{number}"
-            words = self.command("worker", "--name", name, "--concurrency", "4")
+            words = self.command("worker", "--name", name, "--concurrency", "3")
             with (self.folder / f"{name}.log").open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603 - our own command
                     words, cwd=self.folder, env=self.environment, stdin=DEVNULL, stdout=log, stderr=log
