@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -23,11 +24,12 @@ from pursuit.config.mission_file import MissionFile, load_mission_file, servers_
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
 from pursuit.core.mission import FLEET, Mission
+from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.state_cache import States
-from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
 from pursuit.ledger.contract import LEASE_SECONDS, Ledger
 from pursuit.ledger.opening import open_ledger, open_placement
 from pursuit.ledger.placement import CHECK, Placement
@@ -43,10 +45,11 @@ from pursuit.service.doctor import Finding, examine
 from pursuit.service.limits import ClientLimits
 from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
-from pursuit.service.tasks import Tasks
+from pursuit.service.tasks import Tasks, mission_of
 from pursuit.service.toolbox import Planner, Toolbox
 from pursuit.service.tracking import open_tracking
 from pursuit.tasks.calls import TaskCalls
+from pursuit.tasks.host import MACHINE_WAIT
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.upstream.host import ToolHost
@@ -271,6 +274,8 @@ class Runtime:
                     servers=lambda: (*self._configured.values(), *self._from_files.values()),
                     caller=self._caller,
                     log_bytes=None if log_megabytes is None else int(log_megabytes * MEGABYTE),
+                    machine=None if self.placement is None else platform.node(),
+                    machine_wait=configuration.settings.get("machine_wait", MACHINE_WAIT),
                 )
             )
             self._pool = await stack.enter_async_context(
@@ -320,6 +325,8 @@ class Runtime:
                 placement=self.placement,
                 caller=self._caller,
             )
+            if self.placement is not None:
+                self.tasks.store.on_ended = self._wake
             self.tasks.resume["child"] = lambda state: self._fleet().resume(state)
             stack.push_async_callback(self._close_children)
             self.toolbox = _toolbox(host, configuration, audit=audit, caller=self._caller)
@@ -397,6 +404,12 @@ class Runtime:
         self._configured, self._from_files = configured, kept
         self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration), self._later))
         return reloaded
+
+    async def _wake(self, task: TaskState) -> None:
+        """Makes the mission that waits for a task, which has ended, a job again."""
+        if (call := mission_of(task)) is not None:
+            with suppress(PursuitError):  # a worker that looks for such missions finds it
+                await self.service.wake(call[0])
 
     def _is_own_file(self, path: Path) -> bool:
         """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""

@@ -82,8 +82,7 @@ class Drive:
             if not self.screen.answer({key: status[key] for key in keys}):
                 self.screen.plain(mission_id)
                 if placed:
-                    self.screen.note(status.get("placement", f"workers of the queue {loaded.mission.queue} drive it"))
-                    self.screen.next_step(f"follow it with: {self.context.command('watch', mission_id)}")
+                    self._show_placed(mission_id, status)
                 else:
                     self.screen.next_step(f"run it with: {show.continue_command(self.context, status)}")
             return 0
@@ -99,6 +98,26 @@ class Drive:
             return await self._pursue(runtime, mission_id)
 
         return self.conduct(work)
+
+    def hand_over(self, mission_id: str) -> int:
+        """Continues a mission that is pending, interrupted, paused or failed, by workers."""
+        require_shared(self.context)
+        self._keep_mode(mission_id)
+
+        async def work(runtime: Runtime) -> int:
+            await runtime.use_servers_of(mission_id)
+            await runtime.service.hand_over(mission_id, resume=True, mode=self._mode)
+            status = await runtime.service.status(mission_id)
+            if not self.screen.answer(status):
+                self.screen.plain(mission_id)
+                self._show_placed(mission_id, status)
+            return 0
+
+        return self.conduct(work)
+
+    def _show_placed(self, mission_id: str, status: Mapping[str, Any]) -> None:
+        self.screen.note(status.get("placement", f"workers drive it: {self.context.command('workers')}"))
+        self.screen.next_step(f"follow it with: {self.context.command('watch', mission_id)}")
 
     def resume_all(self) -> int:
         """Continues every interrupted mission, several at a time, each in the policy mode that it was started with."""

@@ -91,6 +91,7 @@ def resume(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mission whose process stopped before its end.")] = False,
     wait: WaitOption = False,
+    detach: DetachOption = False,
     mode: ModeOption = None,
 ) -> int:
     """Continue a mission that is pending, interrupted, paused or failed, in the mode that it was started with."""
@@ -99,8 +100,11 @@ def resume(
 
     if (mission_id is None) != every:
         raise InvalidArgument("give a mission's ID, or --all", field="ID")
-    if every and wait:
-        raise InvalidArgument("--wait goes with one mission's ID, not with --all", field="--wait")
+    if every and (wait or detach):
+        option = "--wait" if wait else "--detach"
+        raise InvalidArgument(f"{option} goes with one mission's ID, not with --all", field=option)
+    if detach and mission_id is not None:
+        return Drive(context, mode).hand_over(mission_id)
     drive = Drive(context, mode, wait=wait)
     return drive.resume_all() if mission_id is None else drive.resume(mission_id)
 

@@ -43,12 +43,13 @@ def worker(
     """Drive missions of a ledger on PostgreSQL, beside any number of other workers."""
     import sys
 
+    from pursuit import __version__
     from pursuit.cli.task_run import seconds_of
     from pursuit.errors import Fault, ValidationFailed
     from pursuit.ledger.placement import QUEUE, QUEUE_NAME
     from pursuit.server import logs
 
-    given: dict[str, Any] = {"queues": queue or [QUEUE], "concurrency": concurrency}
+    given: dict[str, Any] = {"version": __version__, "queues": queue or [QUEUE], "concurrency": concurrency}
     given |= {"grace": seconds_of(grace, "--grace"), **({} if name is None else {"name": name})}
     rule = "is not a name: use a-z, 0-9, '-' and '_', and start with a letter or digit"
     faults = [

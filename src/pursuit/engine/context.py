@@ -188,8 +188,8 @@ class Placed:
 
     leaving: anyio.Event
     """Set when the worker stops: the run ends after the iteration that is under way."""
-    longest_wait: float = 2.0
-    """Seconds that the run waits for a pace or a model with the mission in its hands; handing it over takes as long."""
+    longest_wait: float = 0.0
+    """Seconds that the run keeps the mission while it waits for a pace or a model."""
 
 
 @dataclass(slots=True, kw_only=True)

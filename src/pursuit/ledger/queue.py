@@ -25,8 +25,9 @@ from pgqueuer.core.qm import QueueManager
 from pgqueuer.core.tm import TaskManager
 from pgqueuer.domain.models import Context as JobContext
 from pgqueuer.domain.models import Job as QueuedJob
+from pgqueuer.domain.models import TracebackRecord
 from pgqueuer.domain.settings import DBSettings, Durability
-from pgqueuer.domain.types import Channel, QueueEntrypoint, QueueManagerId
+from pgqueuer.domain.types import JOB_STATUS, Channel, QueueEntrypoint, QueueManagerId
 from pgqueuer.ports.driver import NotifyCallback
 from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.queries import Queries
@@ -92,6 +93,7 @@ DELETE FROM {_JOBS} WHERE dedupe_key = $1 AND status = 'queued' AND execute_afte
 """  # noqa: S608
 # From here on the key is free: what is to be done meanwhile becomes a job of its own, and no word is lost.
 _RELEASED = f"UPDATE {_JOBS} SET dedupe_key = NULL WHERE id = $1"  # noqa: S608
+_MINE = f"SELECT id FROM {_JOBS} WHERE id = ANY($1) AND queue_manager_id = $2"  # noqa: S608
 _COUNTED = f"SELECT status::text, count(*) AS jobs FROM {_JOBS} GROUP BY status"  # noqa: S608
 _ANNOUNCED = """
 INSERT INTO pursuit_queue.workers VALUES ($1, $2::jsonb, now())
@@ -232,6 +234,12 @@ class _Jobs(Queries):
         if not wanted:
             return []
         return await super().dequeue(batch_size, wanted, queue_manager_id, None, heartbeat_timeout)
+
+    async def log_jobs(self, job_status: list[tuple[QueuedJob, JOB_STATUS, TracebackRecord | None]]) -> None:
+        """Ends jobs, but for those that another worker has taken: a stopped worker that goes on has lost them."""
+        rows = await self.driver.fetch(_MINE, [job.id for job, _, _ in job_status], self.manager.queue_manager_id)
+        mine = {row["id"] for row in rows}
+        await super().log_jobs([one for one in job_status if one[0].id in mine])
 
     # Three more statements for each look would find out how soon to look again: we look every second.
 

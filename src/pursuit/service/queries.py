@@ -68,6 +68,7 @@ from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requiremen
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.proof import FOLDS
+from pursuit.tasks.host import MACHINE as TASK_MACHINE
 from pursuit.tasks.limits import RUNNING
 
 PAGE = 100
@@ -305,8 +306,8 @@ def list_row(row: StreamRow) -> dict[str, Any]:
 
 
 def is_placeable(state: MissionState) -> bool:
-    """Whether a worker can drive it: a client that steps a mission, or lends its model, does that itself."""
-    return state.parent is None and not isinstance(state.mission.proposer, SamplingProposer)
+    """Whether a worker can drive it: a client that lends its model does that itself."""
+    return not isinstance(state.mission.proposer, SamplingProposer)
 
 
 def requirements_of(state: MissionState) -> Requirements:
@@ -393,7 +394,7 @@ class Queries:
         """The missions whose run may have stopped before its goal; with `background` only background runs.
 
         A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
-        Children go on with their parents.
+        Where workers drive, one that waits for a time is listed after it. Children go on with their parents.
         """
         found: list[str] = []
         now = self.clock.now()
@@ -402,6 +403,8 @@ class Queries:
             if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
             late = now >= row.summary.get("wait_until", math.inf)
+            if self.placement is not None and row.summary.get("waiting_for") in ("pace", "model") and not late:
+                continue  # it is a job for that time
             if not background or late or not await self._works(row.summary.get("task")):
                 found.append(row.name)
         return found
@@ -534,11 +537,24 @@ class Queries:
     async def _unplaced(self, mission_id: str, state: MissionState) -> str | None:
         """Why no worker drives a mission that is theirs and has something to do, or None."""
         theirs = state.background or state.status == "pending"
-        if self.placement is None or not theirs or not is_placeable(state) or await self.due_in(state) != 0:
+        if self.placement is None or not theirs or not is_placeable(state):
+            return None
+        if state.waiting_for == "task" and await self._works(state.wait_detail):
+            home = await self._machine_of(state.wait_detail)
+            known = {one.host for one in (await self.placement.health()).workers if one.live}
+            gone = home is not None and home not in known
+            return f"it waits for {state.wait_detail}, which runs on {home}: no worker is live there" if gone else None
+        if await self.due_in(state) != 0:
             return None
         if await self.ledger.is_claimed(mission_id):
             return None
         return (await self.placement.health()).why_unplaced(requirements_of(state))
+
+    async def _machine_of(self, task_id: str | None) -> str | None:
+        """The machine that a task must stay on, or None."""
+        events = [] if task_id is None else await self.ledger.read(task_id, limit=1)
+        created: dict[str, Any] = msgspec.json.decode(events[0].body) if events else {}
+        return created.get("origin", {}).get(TASK_MACHINE)
 
     async def _works(self, task_id: str | None) -> bool:
         """Whether a task that a mission waits for has not ended."""

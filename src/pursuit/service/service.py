@@ -450,6 +450,50 @@ class Service(Queries):
         await self.placement.enqueue(mission_id, requirements_of(state), caller=state.owner or "", delay=delay)
         return True
 
+    async def wake(self, mission_id: str) -> bool:
+        """Makes a mission that workers drive a job again, now that what it waited for is there.
+
+        One that is driven now needs none: its worker looks at it again after it has let go of it.
+        """
+        if self.placement is None or not (state := await self.state(mission_id)).background:
+            return False
+        if await self.due_in(state) != 0 or await self.ledger.is_claimed(mission_id):
+            return False
+        return await self.place(mission_id)
+
+    async def has_workers(self, mission_id: str) -> bool:
+        """Whether a live worker can drive a mission."""
+        if self.placement is None or not is_placeable(state := await self.state(mission_id)):
+            return False
+        return (await self.placement.health()).why_unplaced(requirements_of(state)) is None
+
+    async def hand_over(
+        self,
+        mission_id: str,
+        iterations: int | None = None,
+        proposal: Proposal | None = None,
+        after: int | None = None,
+        *,
+        driver: Identity | None = None,
+        resume: bool = False,
+        mode: str | None = None,
+    ) -> None:
+        """Records a run as `Driver.drive` does, with all that may refuse it, and leaves it to the workers."""
+        leaving = anyio.Event()
+        leaving.set()
+        await self.driver.drive(
+            mission_id,
+            iterations=iterations,
+            proposal=proposal,
+            after=after,
+            resume=resume,
+            background=True,
+            mode=mode,
+            driver=driver,
+            placed=Placed(leaving=leaving),
+        )
+        await self.place(mission_id)
+
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
         async with self.control(caller, "pause", mission_id, {"reason": reason}):
@@ -580,8 +624,7 @@ class Service(Queries):
         if told.seq == head + 1:
             self.states.give(mission_id, state, told.seq)
         now = await self._settled(mission_id, said, head)
-        if self.placement is not None and now.background and now.status == "running":
-            await self.place(mission_id)  # what it waited for is there
+        if await self.wake(mission_id):
             now = await self.state(mission_id)
         return now
 

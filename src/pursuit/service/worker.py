@@ -16,11 +16,10 @@ from pathlib import Path
 
 import anyio
 
-from pursuit import __version__
 from pursuit.core.events import KNOWN, UPCASTS, Identity
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Placed
-from pursuit.errors import Conflict, LedgerTooNew, LimitReached, PursuitError, SessionNotFound
+from pursuit.errors import Conflict, Fenced, LedgerTooNew, LimitReached, PursuitError, SessionNotFound
 from pursuit.ledger.placement import (
     CONTROL,
     DRAIN,
@@ -44,12 +43,15 @@ log = logging.getLogger(__name__)
 class WorkerSettings:
     """What an operator chooses for a worker."""
 
+    version: str
     lease_seconds: float
     name: str = field(default_factory=lambda: f"{platform.node()}-{os.getpid()}")
     queues: Sequence[str] = (QUEUE,)
     concurrency: int = 8
     grace: float = 60.0
     """Seconds that a call under way has when the worker stops; then it is cut off and handed back."""
+    longest_wait: float = 2.0
+    """Seconds that a worker keeps a mission which waits for its pace or for a model."""
     sweep_seconds: float = 10.0
     """How often the worker looks for missions that have something to do and are no job."""
     first_retry: float = 1.0
@@ -96,7 +98,7 @@ class Worker:
             name=settings.name,
             host=platform.node(),
             pid=os.getpid(),
-            version=__version__,
+            version=settings.version,
             queues=tuple(settings.queues),
             servers=tuple(sorted(self._has)),
             concurrency=settings.concurrency,
@@ -151,6 +153,9 @@ class Worker:
         except LedgerTooNew as error:  # a release that knows this event goes on with it
             kind = error.details.get("event")
             return Again(0.0, requires=() if kind is None else (f"{EVENT}{kind}",))
+        except Fenced as error:  # the worker that has it now has its job, too
+            log.warning("run stopped", extra=_fields(mission_id, error.code, error.message))
+            return None
         except (Conflict, LimitReached):
             # Another process drives it, and may die; or its client runs as many others as it may, and one will end.
             return Again(settings.first_retry if tries < 10 else 10 * settings.first_retry, tries)
@@ -170,8 +175,9 @@ class Worker:
         driver = state.driver or owner
         who = driver or Identity()
         caller = Caller(transport="worker", credential=who.credential, subject=who.subject)
+        placed = Placed(leaving=self.stopping, longest_wait=self._settings.longest_wait)
         async with service.driving(caller, mission_id):
-            await service.continue_run(mission_id, placed=Placed(leaving=self.stopping), driver=driver)
+            await service.continue_run(mission_id, placed=placed, driver=driver)
 
     async def _keep_time(self) -> None:
         await self.stopping.wait()
