@@ -14,7 +14,9 @@ from typing import Any
 
 
 def main() -> None:
+    import faulthandler
     import platform
+    import signal
 
     from history import Append
 
@@ -25,6 +27,7 @@ def main() -> None:
 
     folder, name = Path(sys.argv.pop(1)), sys.argv.pop(1)
     (folder / f"{name}.pid").write_text(str(os.getpid()))
+    faulthandler.register(signal.SIGUSR1)  # where it stands, if it does not end
 
     # To the others it is another machine: that its process has died is known only by its lease.
     (folder / f"{name}.boot").write_text(name)

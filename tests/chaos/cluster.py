@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
 from history import History
 from quick_start import quick
 
@@ -143,6 +142,8 @@ class Cluster:
     environment: dict[str, str]
     places: list[Place] = field(default_factory=list)
     applied: list[tuple[Fault, str, float]] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
+    """Workers that were told to stop, and did not."""
 
     @asynccontextmanager
     async def running(self, workers: int) -> AsyncIterator[None]:
@@ -233,11 +234,14 @@ class Cluster:
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGTERM)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(40):
                 await place.process.wait()
         except TimeoutError:
-            with suppress(psutil.NoSuchProcess):
-                psutil.Process(pid).kill()
+            self.stuck.append(place.name)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+                await asyncio.sleep(1)  # it writes to its log
+                os.kill(pid, signal.SIGKILL)
             await place.process.wait()
 
     def logs(self) -> str:

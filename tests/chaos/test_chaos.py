@@ -72,8 +72,18 @@ SMALL = Size(
     workers=3, missions=40, steps=18, ms=250, rounds=1, pause=2, lease=2,
     settings="lease_seconds = 2\nworker_heartbeat = 0.5\nworker_poll = 0.5\n", options=("--concurrency", "6"),
 )  # fmt: skip
-# With the defaults, 40 run at once: 5 times 60 seconds of calls, and what the faults add.
-LARGE = Size(workers=5, missions=200, steps=30, ms=2000, rounds=4, pause=14, lease=10, settings="", options=())
+# More room than missions, also without the workers that fell; each has five minutes of calls.
+LARGE = Size(
+    workers=5,
+    missions=200,
+    steps=60,
+    ms=5000,
+    rounds=4,
+    pause=14,
+    lease=10,
+    settings="",
+    options=("--concurrency", "70"),
+)
 
 
 def write_mission(folder: Path, number: int, size: Size) -> Path:
@@ -133,6 +143,7 @@ def chaos(folder: Path, size: Size, version: int) -> list[float]:
     print(f"PURSUIT_CHAOS_SEED={seed}")
     history, taken, cluster = asyncio.run(run(folder, size, seed, version))
     found = faults_of(history)
+    found += [f"stuck: {name} does not stop" for name in cluster.stuck]
     assert not found, "\n".join([f"PURSUIT_CHAOS_SEED={seed}", *found, cluster.logs()])
     assert {fault.kind for fault, *_ in cluster.applied} == set(KINDS)
     return taken
