@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cli_stage import SERVERS, Place, Running, marks, until, until_marked
 from postgres_server import NewDatabase
 
+OLDER = Path(__file__).parents[1] / "support" / "older_release.py"
 SETTINGS = "lease_seconds = 1.5\nworker_heartbeat = 1\nworker_poll = 0.2\n"
 
 
@@ -61,8 +63,13 @@ proposals = [{calls}]
         return self.json("start", "m.toml")["session_id"]
 
     @contextmanager
-    def worker(self, name: str, *words: str) -> Iterator[Running]:
-        one = self.begin("worker", "--name", name, *words, fresh=False)
+    def worker(self, name: str, *words: str, without: str | None = None) -> Iterator[Running]:
+        """A worker; `without` a type of event: one of an older release."""
+        words = ("worker", "--name", name, *words)
+        if without is None:
+            one = self.begin(*words, fresh=False)
+        else:
+            one = self.begin(*words, program=[sys.executable, str(OLDER), without])
         try:
             one.until("working")
             yield one
@@ -95,6 +102,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_database: NewDa
     return Cluster(tmp_path).set_up(new_database())
 
 
+@pytest.mark.guarantee("missions-outlive-their-worker")
 def test_a_mission_of_a_killed_worker_goes_on_at_another_and_nothing_runs_twice(cluster: Cluster) -> None:
     mission = cluster.start("a", "b", "c", "d", ms=400)
     assert "no worker is running" in cluster.status(mission)["placement"]
@@ -104,3 +112,43 @@ def test_a_mission_of_a_killed_worker_goes_on_at_another_and_nothing_runs_twice(
         cluster.until_ended(mission)
     assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
     assert cluster.json("verify")["ok"]
+
+
+@pytest.mark.guarantee("old-drivers-are-fenced")
+def test_a_worker_that_was_stopped_beyond_its_lease_says_why_it_stops_and_works_on(cluster: Cluster) -> None:
+    mission = cluster.start("a", "b", "c", "d", ms=300)
+    with cluster.worker("one") as first:
+        until_marked(cluster.record, "b")
+        stopped = cluster.driver_of(mission)["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            with cluster.worker("two"):
+                cluster.until_ended(mission)
+                os.kill(stopped, signal.SIGCONT)
+                assert f"lost its lease on {mission}" in first.until("run stopped")
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
+        again = cluster.start("e")
+        cluster.until_ended(again)
+        assert cluster.json("workers", "drain", "one") == {"draining": "one"}
+        assert first.end()[0] == 0
+    assert cluster.json("verify")["ok"]
+
+
+@pytest.mark.guarantee("unknown-events-are-left-alone")
+def test_a_worker_of_an_older_release_leaves_what_it_does_not_know_to_others(cluster: Cluster) -> None:
+    text = (cluster.folder / "pursuit.toml").read_text().replace('"auto"', '"ask"')
+    cluster.write("pursuit.toml", text)
+    mission = cluster.start("a")
+    with cluster.worker("new"):
+        until(lambda: bool(cluster.json("approvals")["approvals"]))
+    with cluster.worker("old", without="ApprovalAnswered"):
+        cluster.ask("approve", "--all")
+        other = cluster.start("b", more='policy = { ask = ["world.*"] }')
+        until(lambda: any(row["session_id"] == other for row in cluster.json("approvals")["approvals"]))
+        status = cluster.status(mission)
+        assert status["iteration_count"] == 0, "it was left alone"
+        with cluster.worker("new"):
+            cluster.until_ended(mission)
+    assert marks(cluster.record) == ["a"]

@@ -75,6 +75,8 @@ class Drive:
             require_shared(self.context)
 
         async def work(runtime: Runtime) -> int:
+            if runtime.placement is not None:
+                await runtime.placement.health()  # a queue that cannot be used refuses the mission before it is stored
             mission_id = await self.accept(runtime, loaded)
             placed = await runtime.service.place(mission_id)
             status = await runtime.service.status(mission_id)

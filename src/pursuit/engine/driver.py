@@ -199,9 +199,15 @@ class Driver:
                     raise
                 journal = Journal(self.ledger, mission_id, state, head, bell, claim=claim)
                 run = await self._begin(
-                    journal, iterations, proposal, observer, background=background, mode=mode, driver=driver
+                    journal,
+                    iterations,
+                    proposal,
+                    observer,
+                    background=background,
+                    mode=mode,
+                    driver=driver,
+                    placed=placed,
                 )
-                run.placed = placed
                 for warning in warnings:
                     journal.stage(warning)
                 if claimed is not None:
@@ -278,12 +284,15 @@ class Driver:
         background: bool,
         mode: str | None,
         driver: Identity | None,
+        placed: Placed | None,
     ) -> Run:
         """Records who drives now and how far, and settles what a dead driver left behind."""
         state = journal.state
         callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, driver)]))
-        tools = await self.source.tools_for(state.tools, state.mission.policy, callers)
+        policy = state.mission.policy if placed is None else _tightened(state)
+        tools = await self.source.tools_for(state.tools, policy, callers)
         run = self._new_run(journal, tools, observer)
+        run.placed = placed
         now, before = self.clock.now(), journal.state.status
         claimed = RunClaimed(
             at=now,
@@ -389,6 +398,14 @@ class Driver:
         await run.journal.flush()
         await run.count_spent()
         run.report_phase("waiting")
+
+
+def _tightened(state: MissionState) -> MissionPolicy | None:
+    """The mission's policy in the mode that its operator chose; of that and the worker's own, the stricter holds."""
+    policy = state.mission.policy
+    if state.mode not in ("ask", "never") or (policy is not None and policy.mode == "never"):
+        return policy
+    return (policy or MissionPolicy()).model_copy(update={"mode": state.mode})
 
 
 async def _leave_branch(run: Run) -> None:

@@ -18,11 +18,13 @@ from typing import Any, LiteralString, Self, TypeVar, cast
 
 import msgspec
 import psycopg
+import psycopg.errors
 import psycopg.sql
 from pgqueuer.adapters.persistence.qb import QueryBuilderEnvironment, QueryQueueBuilder, QuerySchedulerBuilder
 from pgqueuer.core.executors import AbstractEntrypointExecutor, EntrypointExecutorParameters
 from pgqueuer.core.qm import QueueManager
 from pgqueuer.core.tm import TaskManager
+from pgqueuer.domain.errors import RetryRequested
 from pgqueuer.domain.models import Context as JobContext
 from pgqueuer.domain.models import Job as QueuedJob
 from pgqueuer.domain.models import TracebackRecord
@@ -32,6 +34,7 @@ from pgqueuer.ports.driver import NotifyCallback
 from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.queries import Queries
 
+from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.placement import CONTROL, Again, Health, Job, Requirements, Serving, WorkerRow, as_row
 from pursuit.ledger.postgres_schema import (
     LOCK,
@@ -39,6 +42,7 @@ from pursuit.ledger.postgres_schema import (
     Link,
     connection_settings,
     is_lost,
+    shown,
     unavailable,
 )
 from pursuit.ledger.schema import PATIENCE_SECONDS
@@ -49,8 +53,8 @@ HEARTBEAT_SECONDS = 8.0
 """A worker that was silent for so long has lost its jobs."""
 DEQUEUE_SECONDS = 1.0
 _LAST_RETRY = 5.0
-_LIVE = 1.5
-"""A worker counts as live for so many heartbeats: it announces itself every half of one."""
+_ANNOUNCED_EVERY, _LIVE = 0.75, 2.0
+"""A worker announces itself so often, in heartbeats, and counts as live for so long after it."""
 _TIDY_EVERY = 900
 """Announcements of a worker, about an hour, between two removals of old rows."""
 _LARGEST = 2**31 - 1
@@ -124,6 +128,12 @@ def prepare_queue(address: str) -> None:
                     script = QueryBuilderEnvironment(_SETTINGS).build_install_query()
                     connection.execute(cast("LiteralString", script))
                     connection.execute(_WORKERS)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise LedgerUnavailable(
+            f"{shown(address)} has no queue for workers, and this role may not make it; "
+            "run `pursuit migrate up --role NAME` with the role that owns the schema",
+            path=shown(address),
+        ) from error
     except psycopg.Error as error:
         raise unavailable(address, error) from error
 
@@ -156,19 +166,19 @@ class _Driver:
     def __init__(self, asking: Link, listening: Link, patience: float = PATIENCE_SECONDS) -> None:
         self._asking = asking
         self._listening = listening
-        self._patience = patience
+        self.patience = patience
         self._callbacks: dict[str, list[NotifyCallback]] = {}
         self._watching: asyncio.Task[None] | None = None
         self.shutdown = asyncio.Event()
         self.tm = TaskManager()
 
     async def fetch(self, query: str, *args: object) -> list[dict[str, object]]:
-        wait, until = RETRY_SECONDS, time.monotonic() + self._patience
+        wait, began = RETRY_SECONDS, time.monotonic()
         while True:
             try:
                 return await self._asking.ask_by_name(query, args)
             except psycopg.Error as error:
-                if not is_lost(error) or time.monotonic() > until or self.shutdown.is_set():
+                if not is_lost(error) or time.monotonic() - began > self.patience:
                     raise
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LAST_RETRY)
@@ -265,6 +275,8 @@ class _Manager(QueueManager):
 
     def wanted(self, due: Iterable[str]) -> dict[QueueEntrypoint, EntrypointExecutionParameter]:
         """Those of the entrypoints with due jobs that this worker takes now; orders to it in any case."""
+        if self._serving.stopping.is_set():
+            return {}
         full = len(self.job_context) >= self._concurrency
         mine = [
             QueueEntrypoint(one)
@@ -297,8 +309,10 @@ class _Executor(AbstractEntrypointExecutor):
         except Exception:
             log.exception("a job failed")
             again = Again(_LAST_RETRY)
-        if again is not None:
-            needs = Requirements.of(job.entrypoint)
+        if again is None:
+            return
+        needs = Requirements.of(job.entrypoint)
+        try:
             await self._placement.enqueue(
                 key,
                 Requirements(needs.queue, tuple(dict.fromkeys((*needs.things, *again.requires)))),
@@ -307,6 +321,8 @@ class _Executor(AbstractEntrypointExecutor):
                 attempts=again.attempts,
                 priority=job.priority,
             )
+        except LedgerUnavailable as error:  # the worker leaves, and the database is gone: the job stays as it is
+            raise RetryRequested(timedelta(seconds=_LAST_RETRY)) from error
 
 
 class PgQueuerPlacement:
@@ -370,7 +386,7 @@ class PgQueuerPlacement:
 
     async def run(self, serving: Serving, concurrency: int) -> None:
         """See `placement.Placement.run`."""
-        self._driver = _Driver(self._asking, self._listening, float("inf"))
+        self._driver.patience = float("inf")
         wait = RETRY_SECONDS
         async with self._announcing(serving):
             while not serving.stopping.is_set():
@@ -390,6 +406,7 @@ class PgQueuerPlacement:
 
         async def stop() -> None:
             await serving.stopping.wait()
+            self._driver.patience = PATIENCE_SECONDS  # a database that is gone keeps no worker from leaving
             manager.shutdown.set()
 
         stopping = asyncio.create_task(stop())
@@ -413,7 +430,7 @@ class PgQueuerPlacement:
                 if count % _TIDY_EVERY == 0:
                     for query in _OLD:
                         await self._driver.fetch(query)
-                await asyncio.sleep(self._heartbeat / 2)
+                await asyncio.sleep(self._heartbeat * _ANNOUNCED_EVERY)
                 await self._announce(serving.about())
                 count += 1
 
@@ -424,7 +441,6 @@ class PgQueuerPlacement:
         finally:
             announcing.cancel()
             await asyncio.wait([announcing])
-            self._driver.shutdown.set()  # one try is enough to leave
             with suppress(psycopg.Error):
                 await self._driver.fetch("DELETE FROM pursuit_queue.workers WHERE name = $1", serving.about().name)
 

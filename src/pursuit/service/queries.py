@@ -34,7 +34,7 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.fold import advance
-from pursuit.core.mission import FLEET, SamplingProposer
+from pursuit.core.mission import AGENT, FLEET, SamplingProposer
 from pursuit.core.observe import value_of
 from pursuit.core.report import (
     budget_row,
@@ -319,7 +319,7 @@ def requirements_of(state: MissionState) -> Requirements:
     if state.file is not None:
         things = [f"{FILE}{state.file}"]
     else:
-        servers = {name.partition(".")[0] for name in state.tools} - {FLEET}
+        servers = {name.partition(".")[0] for name in state.tools} - {AGENT, FLEET}
         named = {one.check for one in mission.criteria if isinstance(one, Check) and one.check is not None}
         things = sorted(servers) + [f"{CHECK}{name}" for name in sorted(named)]
     if mission.workspace is not None and state.host is not None:
@@ -524,7 +524,7 @@ class Queries:
 
     async def _interruption(self, mission_id: str, status: str, parent: str | None) -> dict[str, Any]:
         """What to show instead of `running` where no live process drives the mission; children go on with parents."""
-        if status != "running" or await self.ledger.is_claimed(mission_id):
+        if status != "running" or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
             return {}
         return {"status": "interrupted", "resume": f"pursuit resume {parent or mission_id}"}
 
@@ -549,6 +549,20 @@ class Queries:
         if await self.ledger.is_claimed(mission_id):
             return None
         return (await self.placement.health()).why_unplaced(requirements_of(state))
+
+    async def has_workers(self, mission_id: str) -> bool:
+        """Whether a live worker can drive a mission."""
+        if self.placement is None or not is_placeable(state := await self.state(mission_id)):
+            return False
+        return (await self.placement.health()).why_unplaced(requirements_of(state)) is None
+
+    async def _is_queued(self, mission_id: str) -> bool:
+        """Whether a mission that no process drives is a job for workers that can drive it."""
+        return (
+            self.placement is not None
+            and (await self.state(mission_id)).background
+            and await self.has_workers(mission_id)
+        )
 
     async def _machine_of(self, task_id: str | None) -> str | None:
         """The machine that a task must stay on, or None."""

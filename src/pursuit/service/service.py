@@ -461,12 +461,6 @@ class Service(Queries):
             return False
         return await self.place(mission_id)
 
-    async def has_workers(self, mission_id: str) -> bool:
-        """Whether a live worker can drive a mission."""
-        if self.placement is None or not is_placeable(state := await self.state(mission_id)):
-            return False
-        return (await self.placement.health()).why_unplaced(requirements_of(state)) is None
-
     async def hand_over(
         self,
         mission_id: str,

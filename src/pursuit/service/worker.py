@@ -124,6 +124,8 @@ class Worker:
         if job.key == f"{CONTROL}{self._settings.name}:{DRAIN}":
             self.stop()
             return None
+        if self.stopping.is_set():
+            return Again(0.0, job.attempts)
         if job.key in self._jobs:
             return Again(self._settings.first_retry)  # a word for it came while it is driven here
         self._jobs.add(job.key)
