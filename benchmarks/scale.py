@@ -1,7 +1,8 @@
-"""What the ledger on PostgreSQL costs, what fifty missions do on it beside two peers, and what idling costs.
+"""What missions on PostgreSQL cost: one, fifty beside two peers, many on several workers, and those that wait.
 
 PostgreSQL comes from a wheel, with its own defaults: each commit waits for the disk. The floor is two commits of one
-row each by psycopg, on the same server. Rounds of all candidates are interleaved.
+row each by psycopg, on the same server. Rounds of all candidates are interleaved. A worker is a process with the
+tool as a plain function, as in the measurement of fifty missions.
 
 Run: python benchmarks/scale.py [--check | --smoke]
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -26,7 +29,7 @@ from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from ledger_floor import INTENT, PAIRS, SETTLED
 from postgres_peers import postgres_peer
 
-from pursuit import Budget, Mission, Runtime, metric
+from pursuit import Budget, Mission, Runtime, __version__, metric
 from pursuit.config.configuration import Configuration
 from pursuit.core.mission import ClientProposer
 from pursuit.demo.local_postgres import LocalPostgres
@@ -38,7 +41,11 @@ ROUNDS_TOGETHER = sized(3, 1)
 MISSIONS = sized(50, 2)
 STEPS = sized(40, 3)
 WAITING = sized(1_000, 5)
-IDLE_SECONDS = sized(10, 1)
+PLACED = sized(24, 4)
+PLACED_STEPS = sized(100, 3)
+STARTS = sized(20, 2)
+IDLE_SECONDS = sized(20, 1)
+WORKER = "--worker"
 
 
 @contextmanager
@@ -151,8 +158,110 @@ def queries_a_second(address: str, seconds: float) -> float:
         return max(0.0, count() - before - 2) / (time.monotonic() - begin)
 
 
+class Worker:
+    """A worker in a process of its own, which begins when it is told to."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        words = [sys.executable, __file__, WORKER, address, str(folder)]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._read()
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("begin\n")
+        self._process.stdin.flush()
+        self._read()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"a worker ended with exit code {self._process.wait()}")
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+async def work(address: str, folder: Path) -> None:
+    """The process of a worker."""
+    async with open_runtime(address, folder) as runtime:
+        worker = runtime.worker(version=__version__, concurrency=PLACED, name=f"bench-{os.getpid()}")
+        print("ready", flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+        print("begun", flush=True)
+        await worker.run()
+
+
+@contextmanager
+def working(count: int, address: str, folder: Path) -> Generator[None]:
+    """So many workers."""
+    workers = [Worker(address, folder) for _ in range(count)]
+    try:
+        for one in workers:
+            one.begin()
+        yield
+    finally:
+        for one in workers:
+            one.end()
+
+
+async def times_of(runtime: Runtime, mission_id: str) -> dict[str, float]:
+    """When the first event of each kind was stored, and the last one, of a mission that has ended."""
+    ledger = runtime.service.ledger
+    with ledger.bell(mission_id) as bell:
+        while (row := await ledger.row(mission_id)) is None or row.status not in ("completed", "terminated"):
+            await bell.wait()
+    stored = await ledger.read(mission_id)
+    first = {one.type: one.at for one in reversed(stored)}
+    return {**first, "last": stored[-1].at}
+
+
+async def place(runtime: Runtime, steps: int) -> str:
+    one = await runtime.service.start(mission(TOOLS[0], steps))
+    await runtime.service.place(one.session_id)
+    return one.session_id
+
+
+async def placed_rate(address: str, folder: Path, workers: int) -> float:
+    """Steps a second of missions on workers, from the first claim to the last end."""
+    async with open_runtime(address, folder) as runtime:
+        names = [await place(runtime, PLACED_STEPS) for _ in range(PLACED)]
+        with working(workers, address, folder):
+            times = [await times_of(runtime, name) for name in names]
+    seconds = max(one["last"] for one in times) - min(one["RunClaimed"] for one in times)
+    return PLACED * PLACED_STEPS / seconds
+
+
+async def on_workers(address: str, folder: Path) -> list[Figure]:
+    """Rates with more workers; how soon a mission begins, one at a time; what an idle worker asks."""
+    counts = (1, 2) if SMOKE else (1, 2, 4)
+    rates: dict[int, list[float]] = {}
+    for _ in range(ROUNDS_TOGETHER):
+        for count in counts:
+            rates.setdefault(count, []).append(await placed_rate(address, folder, count))
+    figures = [
+        Figure(what=f"{PLACED} missions on {count} workers", value=statistics.median(some), unit="steps/s")
+        for count, some in rates.items()
+    ]
+    async with open_runtime(address, folder) as runtime:
+        with working(1, address, folder):
+            await times_of(runtime, await place(runtime, 1))
+            times = [await times_of(runtime, await place(runtime, 1)) for _ in range(STARTS)]
+        queued = statistics.median(one["RunClaimed"] - one["MissionCreated"] for one in times)
+        begun = statistics.median(one["CallIntended"] - one["RunClaimed"] for one in times)
+    with working(1, address, folder):
+        time.sleep(1)
+        idle = queries_a_second(address, IDLE_SECONDS)
+    return [
+        *figures,
+        Figure(what="start to claim at an idle worker, p50", value=queued * 1e3, unit="ms"),
+        Figure(what="claim to first step, p50", value=begun * 1e3, unit="ms"),
+        Figure(what="an idle worker", value=idle, unit="queries/s", limit=2),
+    ]
+
+
 async def waiting_missions(address: str, folder: Path) -> list[Figure]:
-    """A process that holds many missions which wait for a proposal."""
+    """A server and a worker, and many missions that wait for a proposal."""
     waiting = Mission(
         directive="Bring the loss to zero",
         criteria=[metric("loss") <= 0],
@@ -163,9 +272,11 @@ async def waiting_missions(address: str, folder: Path) -> list[Figure]:
     async with open_runtime(address, folder) as runtime:
         for _ in range(WAITING):
             await runtime.service.start(waiting)
-        rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
-    what = f"{WAITING:,} waiting missions, one process"
-    return [Figure(what=what, value=rate, unit="queries/s", limit=2)]
+        with working(1, address, folder), runtime.service.ledger.bell():
+            await anyio.sleep(1)
+            rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
+    what = f"{WAITING:,} waiting missions, a watching process and a worker"
+    return [Figure(what=what, value=rate / 2, unit="queries/s each", limit=2)]
 
 
 def main() -> None:
@@ -173,10 +284,14 @@ def main() -> None:
         address = found.create_database("bench")
         figures = anyio.run(one_mission, address, folder)
         figures += anyio.run(fifty_missions, found, address, folder)
-        figures += anyio.run(waiting_missions, address, folder)
+        figures += anyio.run(on_workers, found.create_database("workers"), folder)
+        figures += anyio.run(waiting_missions, found.create_database("waiting"), folder)
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, PostgreSQL from the wheel, each commit on disk")
     finish("Missions on PostgreSQL", figures)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [WORKER]:
+        anyio.run(work, sys.argv[2], Path(sys.argv[3]))
+    else:
+        main()
