@@ -271,7 +271,9 @@ class Link:
         """The same with numbered parameters (`$1`), which PgQueuer writes; each row has names."""
 
         def execute(connection: psycopg.AsyncConnection[Any]) -> Awaitable[psycopg.AsyncCursor[Any]]:
-            return psycopg.AsyncRawCursor(connection, row_factory=dict_row).execute(query, values or None)
+            return psycopg.AsyncRawCursor(connection, row_factory=dict_row).execute(
+                cast("LiteralString", query), values or None
+            )
 
         return await self._ask(execute, None)
 
