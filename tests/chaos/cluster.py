@@ -143,7 +143,7 @@ class Cluster:
     places: list[Place] = field(default_factory=list)
     applied: list[tuple[Fault, str, float]] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
-    """Workers that were told to stop, and did not."""
+    """Workers that were told to stop, and did not, or not as they should."""
 
     @asynccontextmanager
     async def running(self, workers: int) -> AsyncIterator[None]:
@@ -235,9 +235,11 @@ class Cluster:
             os.kill(pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(40):
-                await place.process.wait()
+                code = await place.process.wait()
+            if code:
+                self.stuck.append(f"{place.name} ends with {code}")
         except TimeoutError:
-            self.stuck.append(place.name)
+            self.stuck.append(f"{place.name} does not stop")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGUSR1)
                 await asyncio.sleep(1)  # it writes to its log

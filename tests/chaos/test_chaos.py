@@ -143,7 +143,7 @@ def chaos(folder: Path, size: Size, version: int) -> list[float]:
     print(f"PURSUIT_CHAOS_SEED={seed}")
     history, taken, cluster = asyncio.run(run(folder, size, seed, version))
     found = faults_of(history)
-    found += [f"stuck: {name} does not stop" for name in cluster.stuck]
+    found += cluster.stuck
     assert not found, "\n".join([f"PURSUIT_CHAOS_SEED={seed}", *found, cluster.logs()])
     assert {fault.kind for fault, *_ in cluster.applied} == set(KINDS)
     return taken
