@@ -221,6 +221,7 @@ async def play(show: Show) -> dict[str, Driven]:
 
 def main() -> int:
     """Starts everything, kills a worker, prints the table; returns the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as by Ctrl-C: the server is stopped, too
     folder = Path(tempfile.mkdtemp(prefix="pursuit-cluster-"))
     folder.chmod(0o755)  # as root, the server runs as another user
     with ExitStack() as stack:
@@ -238,6 +239,8 @@ def main() -> int:
         except PursuitError as error:
             sys.stderr.write(f"{error.message}\n")
             return 1
+        except KeyboardInterrupt:
+            return 130
         sys.stdout.write("\n" + "\n".join(show.table(found)) + "\n\n")
         proved = subprocess.run(  # noqa: S603 - our own command
             show.command("verify"), cwd=folder, env=show.environment, check=False
