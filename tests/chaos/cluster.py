@@ -148,7 +148,7 @@ class Cluster:
     @asynccontextmanager
     async def running(self, workers: int) -> AsyncIterator[None]:
         networks = [Network(self.server.port) for _ in range(workers)]
-        async with asyncio.timeout(None), _all_up(networks):
+        async with _all_up(networks):
             self.places = [Place(number=number, network=network) for number, network in enumerate(networks)]
             for place in self.places:
                 await self.start(place)
@@ -234,7 +234,7 @@ class Cluster:
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGTERM)
         try:
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(120):
                 code = await place.process.wait()
             if code:
                 self.stuck.append(f"{place.name} ends with {code}")
