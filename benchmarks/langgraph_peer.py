@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -29,7 +29,7 @@ MODULES = ("langgraph", "langgraph.checkpoint.sqlite")
 
 
 class Peer:
-    """LangGraph in its own process, told when to run a round."""
+    """A peer in its own process, told when to run a round."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -51,15 +51,20 @@ class Peer:
 
 
 @contextmanager
-def langgraph_peer(folder: Path, graphs: int, steps: int) -> Generator[Peer]:
-    """The peer on the disk of `folder`, ready for its first round."""
-    command = [interpreter("langgraph", MODULES, PACKAGES), str(Path(__file__)), str(folder), str(graphs), str(steps)]
+def running_peer(command: list[str]) -> Generator[Peer]:
+    """A peer, ready for its first round."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Peer(process)
         finally:
             assert process.stdin is not None
             process.stdin.close()
+
+
+def langgraph_peer(folder: Path, graphs: int, steps: int) -> AbstractContextManager[Peer]:
+    """LangGraph on the disk of `folder`."""
+    python = interpreter("langgraph", MODULES, PACKAGES)
+    return running_peer([python, str(Path(__file__)), str(folder), str(graphs), str(steps)])
 
 
 class Progress(TypedDict):

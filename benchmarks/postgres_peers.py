@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 
 from environment import interpreter
-from langgraph_peer import Peer, check_steps, step_graph, thread_config
+from langgraph_peer import Peer, check_steps, running_peer, step_graph, thread_config
 
 NEEDED = {
     "langgraph": (
@@ -33,23 +32,10 @@ CONNECTIONS = 20
 """For each peer: more were not faster."""
 
 
-@contextmanager
-def postgres_peer(name: str, address: str, workflows: int, steps: int) -> Generator[Peer]:
-    """A peer on a database, ready for its first round."""
-    command = [
-        interpreter(f"{name}-postgres", *NEEDED[name]),
-        str(Path(__file__)),
-        name,
-        address,
-        str(workflows),
-        str(steps),
-    ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Peer(process)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
+def postgres_peer(name: str, address: str, workflows: int, steps: int) -> AbstractContextManager[Peer]:
+    """A peer on a database."""
+    python = interpreter(f"{name}-postgres", *NEEDED[name])
+    return running_peer([python, str(Path(__file__)), name, address, str(workflows), str(steps)])
 
 
 def langgraph_ways(address: str, workflows: int, steps: int) -> dict[str, Callable[[], float]]:

@@ -45,6 +45,8 @@ PLACED = sized(24, 4)
 PLACED_STEPS = sized(100, 3)
 STARTS = sized(20, 2)
 IDLE_SECONDS = sized(20, 1)
+SETTLE_SECONDS = sized(12, 1)
+"""A session of PostgreSQL that idles reports what it did before within ten seconds."""
 WORKER = "--worker"
 
 
@@ -153,6 +155,7 @@ def queries_a_second(address: str, seconds: float) -> float:
             assert row is not None
             return row[0]
 
+        time.sleep(SETTLE_SECONDS)
         before, begin = count(), time.monotonic()
         time.sleep(seconds)
         return max(0.0, count() - before - 2) / (time.monotonic() - begin)
@@ -250,7 +253,6 @@ async def on_workers(address: str, folder: Path) -> list[Figure]:
         queued = statistics.median(one["RunClaimed"] - one["MissionCreated"] for one in times)
         begun = statistics.median(one["CallIntended"] - one["RunClaimed"] for one in times)
     with working(1, address, folder):
-        time.sleep(1)
         idle = queries_a_second(address, IDLE_SECONDS)
     return [
         *figures,
@@ -273,7 +275,6 @@ async def waiting_missions(address: str, folder: Path) -> list[Figure]:
         for _ in range(WAITING):
             await runtime.service.start(waiting)
         with working(1, address, folder), runtime.service.ledger.bell():
-            await anyio.sleep(1)
             rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
     what = f"{WAITING:,} waiting missions, a watching process and a worker"
     return [Figure(what=what, value=rate / 2, unit="queries/s each", limit=2)]
