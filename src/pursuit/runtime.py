@@ -491,9 +491,10 @@ class Runtime:
         return Worker(
             self.service,
             self.placement,
-            self.use_servers_of,
-            [*self._pool.names, *checks],
             WorkerSettings(lease_seconds=lease, **settings),
+            has=[*self._pool.names, *checks],
+            prepare=self.use_servers_of,
+            finish_calls=self.tasks.finish_calls,
         )
 
     def _configuration(self) -> Configuration:

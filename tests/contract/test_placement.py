@@ -329,6 +329,34 @@ def test_a_worker_that_drains_finishes_its_call_or_hands_it_back(new_database: N
     play(scene)
 
 
+@pytest.mark.guarantee("a-drained-worker-loses-nothing")
+def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_database: NewDatabase) -> None:
+    address, gate = new_database(), Gate()
+
+    @tool(long=True)
+    async def train() -> dict[str, Any]:
+        """Takes long."""
+        return await gate.hold()
+
+    async def scene() -> None:
+        async with runtime(address, train) as one, runtime(address, train) as two:
+            async with working(one, "one") as worker:
+                name = await start(one, proposer=repeat("train"))
+                await until(one, name, lambda state: state.waiting_for == "task")
+                while worker.about().jobs:  # no worker holds it
+                    await anyio.sleep(0.01)
+                worker.stop()
+                assert two.placement is not None
+                while (await two.placement.health()).workers:
+                    await anyio.sleep(0.01)
+                gate.release.set()
+            async with working(two, "two"):
+                await until(two, name, ended)
+            assert [event.outcome for event in await events_of(two, name, CallSettled)] == ["ok"]
+
+    play(scene)
+
+
 def test_an_order_drains_a_worker(new_database: NewDatabase) -> None:
     async def scene() -> None:
         async with runtime(new_database(), measure) as here, working(here, "mine", concurrency=1) as worker:

@@ -135,3 +135,22 @@ def test_a_schema_is_migrated_for_a_role(place: Place, new_database: NewDatabase
     address = new_database()
     assert place.json("migrate", "up", "--state", address) == {"before": 1, "after": 1, "role": None}
     assert "does not exist" in place.ask("migrate", "up", "--role", "no_such_role", "--state", address, code=1)[1]
+
+
+def test_what_is_wrong_with_a_worker_is_said_and_nothing_is_made(place: Place, new_database: NewDatabase) -> None:
+    place.write("m.toml", mission())
+    for words in (("worker",), ("workers",), ("workers", "drain", "x"), ("run", "m.toml", "--detach")):
+        assert "postgresql://" in place.ask(*words, code=2)[1]
+    assert not place.ledger.exists()
+    address = new_database()
+    notes = place.ask("worker", "--queue", "No!", "--name", "_", "--state", address, code=2)[1]
+    assert "--queue" in notes
+    assert "--name" in notes
+    assert place.json("workers", "--state", address) == {"workers": [], "queued": 0, "running": 0}
+    assert "no live worker is called 'x'" in place.ask("workers", "drain", "x", "--state", address, code=2)[1]
+    started = place.json("start", "m.toml", "--state", address)
+    assert started["placement"] == "no worker is running; start one with `pursuit worker`"
+    assert place.json("workers", "--state", address)["queued"] == 1
+    status = place.ask("status", started["session_id"], "--state", address)[0]
+    assert "no worker is running" in status
+    assert place.json("resume", started["session_id"], "--state", address, code=3)["status"] == "terminated"

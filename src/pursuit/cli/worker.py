@@ -9,7 +9,7 @@ import typer
 from pursuit.cli.context import Context, WithContext, command, stop_signals
 
 if TYPE_CHECKING:
-    from pursuit.ledger.placement import WorkerRow
+    from pursuit.ledger.placement import Placement, WorkerRow
     from pursuit.service.worker import Worker
 
 PANEL = "Serve"
@@ -59,6 +59,7 @@ def worker(
     ]
     if faults:
         raise ValidationFailed(faults, "no worker was started")
+    _require_shared(context)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
     context.trust_here()
     import anyio
@@ -102,15 +103,27 @@ async def _serve(context: Context, settings: dict[str, Any]) -> None:
         tasks.cancel_scope.cancel()
 
 
+def _require_shared(context: Context) -> None:
+    """Refuses a ledger in a file before anything is made."""
+    from pursuit.errors import InvalidArgument
+    from pursuit.ledger.opening import address_of
+
+    if address_of(context.ledger_path()) is None:
+        why = "workers need a ledger that machines share: --state postgresql://…, or `state` in the configuration"
+        raise InvalidArgument(why, field="--state")
+
+
 @workers_app.callback(epilog="Example:  pursuit workers drain gpu-1-4711")
 @WithContext
 def workers(context: Context) -> None:
     """List the workers of a shared ledger; drain one."""
     if context.click.invoked_subcommand is None:
-        context.look(lambda runtime: _list(context, _placement(runtime)))
+        _require_shared(context)
+        context.look(lambda runtime: _list(context, runtime.placement))
 
 
-async def _list(context: Context, placement: Any) -> None:
+async def _list(context: Context, placement: Placement | None) -> None:
+    assert placement is not None  # noqa: S101 - the ledger is shared
     found = await placement.health()
     rows = [_row(one) for one in found.workers]
     if context.screen.answer({"workers": rows, "queued": found.queued, "running": found.running}):
@@ -140,27 +153,24 @@ def _cells(one: WorkerRow) -> list[str]:
 
 
 @command(workers_app)
-async def drain(
+def drain(
     context: Context,
     *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Worker (`pursuit workers`).")],
 ) -> None:
     """Let a worker finish what it does and end; its other missions go on elsewhere."""
+    _require_shared(context)
+    context.look(lambda runtime: _drain(context, runtime.placement, name))
+
+
+async def _drain(context: Context, placement: Placement | None, name: str) -> None:
     from pursuit.errors import InvalidArgument
     from pursuit.ledger.placement import CONTROL, DRAIN, Requirements
 
-    placement = _placement(context.runtime)
+    assert placement is not None  # noqa: S101 - the ledger is shared
     known = [one.name for one in (await placement.health()).workers if one.live]
     if name not in known:
         raise InvalidArgument(f"no live worker is called {name[:80]!r}; there are: {', '.join(known) or 'none'}")
     await placement.enqueue(f"{CONTROL}{name}:{DRAIN}", Requirements(f"{CONTROL}{name}"))
     context.screen.answer({"draining": name})
     context.screen.fact("draining", name)
-
-
-def _placement(runtime: Any) -> Any:
-    from pursuit.errors import InvalidArgument
-
-    if runtime.placement is None:
-        raise InvalidArgument("a ledger in a file has no workers; name a database with --state", field="--state")
-    return runtime.placement

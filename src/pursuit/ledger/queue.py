@@ -408,6 +408,8 @@ class PgQueuerPlacement:
             await serving.stopping.wait()
             self._driver.patience = PATIENCE_SECONDS  # a database that is gone keeps no worker from leaving
             manager.shutdown.set()
+            with suppress(psycopg.Error):
+                await self._announce(serving.about())
 
         stopping = asyncio.create_task(stop())
         try:

@@ -455,7 +455,7 @@ class Queries:
                 return {"sessions": found, "next_cursor": cursor}
 
     async def is_stopped_short(self, mission_id: str) -> bool:
-        """Whether no live process drives a run that has not gone as far as it was asked to go.
+        """Whether no live process drives, and no worker will drive, a run that has not gone as far as it was asked to.
 
         A run that has is over, and its mission is the caller's to advance: a client that steps a mission.
         """
@@ -465,6 +465,7 @@ class Queries:
             and row.status == "running"
             and cut_short(row.status, row.summary, self.clock.now())
             and not await self.ledger.is_claimed(mission_id)
+            and not await self._is_queued(mission_id)
         )
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:

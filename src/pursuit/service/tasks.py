@@ -267,6 +267,11 @@ class Tasks:
         """Adopts every orphan from now on and removes old tasks: for a process that stays."""
         (await self.host()).maintain()
 
+    async def finish_calls(self) -> None:
+        """Returns once no call of a tool is under way in this process; commands and children go on without it."""
+        if self._host is not None:
+            await self._host.finish_calls()
+
     async def _open(self, *, task_status: anyio.abc.TaskStatus[TaskHost]) -> None:
         from pursuit.tasks.runner import Processes  # noqa: PLC0415 - a process that only reads does without
 

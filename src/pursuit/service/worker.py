@@ -10,7 +10,8 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,24 +60,31 @@ class WorkerSettings:
 
 
 class Worker:
-    """One worker; `has` are the servers and checks of its configuration, `prepare` makes a mission's servers known."""
+    """One worker; `has` are the servers and checks of its configuration, `prepare` makes a mission's servers known.
+
+    `finish_calls` returns once no call is under way in this process that outlives the run of its mission.
+    """
 
     def __init__(
         self,
         service: Service,
         placement: Placement,
-        prepare: Callable[[str], Awaitable[None]],
-        has: Sequence[str],
         settings: WorkerSettings,
+        *,
+        has: Sequence[str],
+        prepare: Callable[[str], Awaitable[None]],
+        finish_calls: Callable[[], Awaitable[None]],
     ) -> None:
         self._service = service
         self._placement = placement
         self._prepare = prepare
         self._has = frozenset(has)
         self._settings = settings
+        self._finish_calls = finish_calls
         self._since = time.time()
         self._jobs: set[str] = set()
         self._scopes: set[anyio.CancelScope] = set()
+        self._late = False
         self.stopping = anyio.Event()
 
     async def run(self) -> None:
@@ -85,6 +93,8 @@ class Worker:
             tasks.start_soon(self._sweep)
             tasks.start_soon(self._keep_time)
             await self._placement.run(self, self._settings.concurrency)
+            with self._graceful():
+                await self._finish_calls()  # those that are tasks, whose missions are with no worker
             tasks.cancel_scope.cancel()
 
     def stop(self) -> None:
@@ -142,12 +152,8 @@ class Worker:
             due = await self._service.due_in(state)
             if due is None or due > 0:
                 return None if due is None else Again(due)
-            with anyio.CancelScope() as scope:
-                self._scopes.add(scope)
-                try:
-                    await self._advance(mission_id, state)
-                finally:
-                    self._scopes.discard(scope)
+            with self._graceful():
+                await self._advance(mission_id, state)
             due = await self._service.due_in(await self._service.state(mission_id))
             return None if due is None else Again(due)
         except SessionNotFound:
@@ -181,9 +187,22 @@ class Worker:
         async with service.driving(caller, mission_id):
             await service.continue_run(mission_id, placed=placed, driver=driver)
 
+    @contextmanager
+    def _graceful(self) -> Generator[None]:
+        """What is done in the block is cut off when the time that a stop leaves is over."""
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            if self._late:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+
     async def _keep_time(self) -> None:
         await self.stopping.wait()
         await anyio.sleep(self._settings.grace)
+        self._late = True
         for scope in self._scopes:
             scope.cancel()
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Self, cast
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
@@ -226,6 +227,12 @@ class TaskHost:
         if not state.terminal and state.task_id not in self._mine:
             await self.take_up(state)  # its owner may be dead
         return state
+
+    async def finish_calls(self) -> None:
+        """Returns once no call of a tool is under way here: its answer would be lost with this process."""
+        while calls := [ctx.task_id for ctx in self._mine.values() if ctx.state.kind == "call"]:
+            await self.store.wait(calls[0])
+            await anyio.lowlevel.checkpoint()  # until it is no longer ours
 
     async def take_up(self, state: TaskState) -> bool:
         """Resumes a task whose owner is gone, or fails it with the reason; False if its owner lives."""
