@@ -218,4 +218,12 @@ GUARANTEES = {
     "changed-tools-lose-their-grants": "A tool whose definition changed since it was pinned has no grants and no allow rules until a person accepts it; other tools go on.",
     "attempts-belong-to-callers": "A caller at a problem that connects again goes on with its attempt and budget; a further attempt is numbered and can be limited.",
     "the-best-of-several-agents-is-decided-by-the-checks": "Of several agents at one mission the first that meets all criteria wins, or the best by a metric; the others leave no process, and the result is the winner's branch.",
+    "chaos-loses-and-repeats-nothing": "Whatever befalls workers and database (kill -9, stops beyond the lease, cut connections, restarts, wrong clocks): no acknowledged append is lost, no effect repeated, and every mission ends.",
+    "callers-take-turns": "Of two callers with queued missions each gets every second place: one with a thousand delays another by one.",
+    "waiting-holds-no-worker": "A mission that waits for a person, its pace or a task holds no worker, and goes on when what it waits for is there.",
+    "a-drained-worker-loses-nothing": "A worker that is told to stop finishes the iteration under way or hands it back; another worker goes on with it.",
+    "children-run-on-any-worker": "Children of a mission run on any worker, and together take no more than their parent's budget.",
+    "missions-outlive-their-worker": "A mission of a worker that was killed goes on at another one, and no call runs twice.",
+    "commands-stay-on-their-machine": "A command of a machine that is gone is never run again elsewhere: its mission waits for the machine, then its outcome is unknown.",
+    "unknown-events-are-left-alone": "A worker that does not know an event of a newer release leaves the mission to one that does.",
 }

@@ -32,6 +32,8 @@ def mission(screen: Screen, status: Mapping[str, Any]) -> None:
 
 def why(status: Mapping[str, Any]) -> str:
     """One sentence on why a mission has its status."""
+    if "placement" in status:
+        return status["placement"]
     if status["status"] == "interrupted":
         return "no process drives it"
     if "failure" in status and status["status"] == "failed":

@@ -294,6 +294,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.elapsed_before += state.elapsed + event.waited
     state.elapsed = 0.0
     state.run = event.run
+    state.host = event.host
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.drivers = drivers_with(state, event.driver)
     state.driver = event.driver
@@ -301,6 +302,8 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.handed_in = event.proposal
     state.mode = event.mode or state.mode
     state.failure = None
+    if state.waiting_for == "pace":
+        state.wait_began = event.at  # what it waited before is in `waited`
     if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
     if state.started_at is None:
