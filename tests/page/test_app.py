@@ -114,7 +114,7 @@ def test_the_app_follows_a_mission_through_its_host(viewer: Callable[..., Viewer
         assert app.locator("html").evaluate("root => root.style.colorScheme") == "dark"
 
         server.call("mission_iterate", session_id=mission_id, proposal=STEP)
-        expect(app.locator("#why")).to_have_text("It waits for approval.")
+        expect(app.locator("#why")).to_have_text("for approval")
         expect(app.locator("#approvals")).to_contain_text("pursuit approve approval-")
         # The person behind a client answers by a channel that counts, never by the app: it has no way to.
         assert app.get_by_role("button").all_inner_texts() == ["Pause", "Refresh"]
