@@ -16,7 +16,12 @@ from pursuit.cli.context import Context, Interrupted, NoLedger, WithContext, com
 from pursuit.cli.options import ModeOption, mission_ids
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.routing import Route
+
     from pursuit.errors import Fault
+    from pursuit.runtime import Runtime
     from pursuit.server.bind import HttpBinding
     from pursuit.server.tokens import Right, Scope, Tokens
 
@@ -129,7 +134,10 @@ def serve(
 
     async def work() -> None:
         runtime = context.driving(mode, only=mission_id)
-        await serving(runtime, door, gateway=options, listening=print_address(context, door))
+        page, listening = None, print_address(context, door)
+        if door is not None and door.unix_socket is None:  # a browser opens no unix socket
+            page, listening = with_page(context, listening)
+        await serving(runtime, door, gateway=options, page=page, listening=listening)
 
     serve_until_stopped(work, hang_up=not reloads)
 
@@ -222,6 +230,72 @@ def print_address(context: Context, door: HttpBinding | None) -> Callable[[str],
         screen.fact("for a client", context.command("install", "CLIENT", "--http"))
 
     return listening
+
+
+def with_page(
+    context: Context, listening: Callable[[str], None]
+) -> tuple[Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]], Callable[[str], None]]:
+    """What opens the page, and a callback that prints the link that signs in to it, once."""
+    from functools import partial
+
+    from pursuit.page import Sessions, open_page
+
+    sessions = Sessions.beside(tokens_of(context))
+
+    def listens(url: str) -> None:
+        listening(url)
+        root = sessions.serve_at(url)
+        if not context.json:
+            context.screen.fact("page", sessions.link(root))
+
+    return partial(open_page, sessions=sessions), listens
+
+
+@command(app, epilog="Example:  pursuit page --no-browser")
+def page(
+    context: Context,
+    *,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open it in a browser, or only print it.")
+    ] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port, if nothing serves yet; 0 takes any free one.")] = 0,
+) -> None:
+    """Open the page: what runs, why it waits, what it cost, and a yes or no.
+
+    Where `pursuit serve --http` serves this ledger already, its page is opened. Else this command serves the page
+    alone, until Ctrl-C; it drives no mission.
+    """
+    from pursuit.page import Sessions, open_page
+    from pursuit.server.serve import serve_page
+
+    context.existing_ledger()
+    tokens = tokens_of(context)
+    sessions = Sessions.beside(tokens)
+
+    def show(root: str) -> None:
+        link = sessions.link(root)
+        context.screen.answer({"page": link})
+        context.screen.fact("page", link)
+        if browser and not context.json:
+            import webbrowser
+
+            webbrowser.open(link)
+
+    if (root := sessions.served()) is not None:
+        show(root)
+        return
+    context.trust_here()
+    from functools import partial
+
+    from pursuit.server.bind import HttpBinding
+
+    door = HttpBinding(port=port, tokens=tokens, operators=tokens)
+
+    async def work() -> None:
+        opened = partial(open_page, sessions=sessions)
+        await serve_page(context.driving(), door, opened, lambda url: show(sessions.serve_at(url)))
+
+    serve_until_stopped(work)
 
 
 @token_app.callback(epilog="Example:  pursuit token --name laptop")
