@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
 from pursuit import __version__
-from pursuit.reports.wording import figure, seconds_between, span, text
+from pursuit.reports.wording import compact, figure, seconds_between, span, text
 
 LARGEST_IMAGE: Final = 2 * 1024 * 1024
 """Bytes of an image that is shown; a larger one is named with its size."""
@@ -34,10 +34,11 @@ _SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "image/webp": (b"RIFF",),
 }
 TONES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("completed", "met", "ok", "ready", "passed", "approved"), "good"),
+    **dict.fromkeys(("completed", "met", "ok", "ready", "connected", "passed", "approved", "allow"), "good"),
     **dict.fromkeys(("running", "working", "open"), "live"),
     **dict.fromkeys(("waiting", "paused", "interrupted", "inconclusive", "unknown", "timed_out", "skipped"), "warn"),
-    **dict.fromkeys(("failed", "unmet", "denied", "lost", "expired"), "bad"),
+    **dict.fromkeys(("input_required", "ask"), "warn"),
+    **dict.fromkeys(("failed", "unmet", "denied", "deny", "lost", "expired"), "bad"),
 }
 """The tone of a status; any other is calm."""
 
@@ -196,6 +197,7 @@ def environment() -> Environment:
         content=content,
         diff=diff,
         pretty=pretty,
+        compact=compact,
         escape=escape,
     )
     made.globals.update(version=__version__, seconds_between=seconds_between, changes=changes)  # pyright: ignore[reportCallIssue, reportArgumentType]

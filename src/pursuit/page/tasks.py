@@ -18,6 +18,8 @@ from pursuit.reports.wording import text
 LINES: Final = 400
 """Lines of output that are shown; `pursuit task tail` has all that is kept."""
 LONGEST_LINE: Final = 2_000
+ROWS: Final = 50
+MOST_PAGES: Final = 20
 TAIL_SECONDS: Final = 0.2
 """How often the output of a running command is looked at: its lines are in a file, not in the ledger."""
 
@@ -40,7 +42,7 @@ async def _list_live(view: View) -> Response:
     async def render() -> str:
         return view.text("_tasks.html", **await _tasks(view))
 
-    return view.live(f"tasks {view.query.get('status', '')} {view.query.get('cursor', '')}", render)
+    return view.live(f"tasks {view.request.url.query}", render)
 
 
 async def _tasks(view: View) -> dict[str, Any]:
@@ -48,8 +50,16 @@ async def _tasks(view: View) -> dict[str, Any]:
     status = next((one for one in TASK_STATUSES if one == asked), None)
     if asked is not None and status is None:
         raise InvalidArgument(f"status {asked[:40]!r} is none of {', '.join(TASK_STATUSES)}")
-    found = await view.page.runtime.tasks.list(status=status, cursor=view.query.get("cursor") or None, limit=50)
-    return {"tasks": found["tasks"], "next_cursor": found.get("next_cursor"), "status": status or ""}
+    calls, cursor = view.query.get("calls") == "1", view.query.get("cursor") or None
+    rows: list[dict[str, Any]] = []
+    for _ in range(MOST_PAGES):
+        found = await view.page.runtime.tasks.list(status=status, cursor=cursor, limit=ROWS)
+        # The short calls of missions are in their timelines; here they would hide everything else.
+        rows += [row for row in found["tasks"] if calls or row["kind"] != "call" or "ended_at" not in row]
+        cursor = found.get("next_cursor")
+        if cursor is None or len(rows) >= ROWS:
+            break
+    return {"tasks": rows, "next_cursor": cursor, "wanted": status or "", "calls": calls}
 
 
 async def _task(view: View) -> Response:

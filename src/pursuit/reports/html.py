@@ -169,5 +169,7 @@ def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str,
         for row in attempts
         if row["value"] is not None and row["feasible"] and row[axis] is not None
     ]
+    if not any(x for x, _, _ in points):  # no attempt used any
+        return ""
     label = f"{problem['metric']} over {name}"
     return scatter_plot(points, label=label, target=problem["target"], whole=axis in ("calls", "tokens"))
