@@ -15,10 +15,10 @@ from functools import cache
 from typing import Any, Final, cast
 
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from pursuit import __version__
-from pursuit.reports.wording import figure, seconds_between, span, text
+from pursuit.reports.wording import evidence_words, figure, span, text
 
 LARGEST_IMAGE: Final = 2 * 1024 * 1024
 """Bytes of an image that is shown; a larger one is named with its size."""
@@ -117,7 +117,7 @@ def content(result: Any) -> Markup:
     shown: list[Markup] = []
     left: dict[str, Any] = {key: item for key, item in cast("Mapping[str, Any]", result).items() if key != "content"}
     for block in cast("list[Any]", blocks):
-        one = cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else {}
+        one = cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else dict[str, Any]()
         match one.get("type"):
             case "text":
                 shown.append(_text_block(text(one.get("text"))))
@@ -173,6 +173,24 @@ def diff(body: Any) -> Markup:
     return Markup('<pre class="diff">{}</pre>').format(Markup("\n").join(rows))
 
 
+def sparkline(values: Sequence[float], level: float | None = None) -> Markup:
+    """The last values of a metric as a small line, with its target; the words beside it say the same."""
+    if len(values) < 2:
+        return Markup("")
+    low, high = min(*values, *([] if level is None else [level])), max(*values, *([] if level is None else [level]))
+    height, step = (high - low) or 1.0, 98 / (len(values) - 1)
+
+    def place(value: float) -> float:
+        return 22 - 20 * (value - low) / height
+
+    points = " ".join(f"{1 + index * step:.1f},{place(value):.1f}" for index, value in enumerate(values))
+    goal = Markup("")
+    if level is not None:
+        goal = Markup('<line class="target" x1="0" x2="100" y1="{0}" y2="{0}"/>').format(f"{place(level):.1f}")
+    head = Markup('<svg class="spark" viewBox="0 0 100 24" aria-hidden="true">{}').format(goal)
+    return head + Markup('<polyline class="line" points="{}"/></svg>').format(points)
+
+
 def _finalize(value: Any) -> Any:
     return text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
@@ -187,16 +205,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    made.filters.update(
-        figure=figure,
-        span=span,
-        when=when,
-        tone=tone,
-        folded=folded,
-        content=content,
-        diff=diff,
-        pretty=pretty,
-        escape=escape,
-    )
-    made.globals.update(version=__version__, seconds_between=seconds_between, changes=changes)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType] - jinja2 types neither
+    known = cast("dict[str, Any]", made.globals)  # pyright: ignore[reportUnknownMemberType]
+    filters |= {"figure": figure, "span": span, "when": when, "tone": tone, "folded": folded, "content": content}
+    filters |= {"diff": diff, "pretty": pretty, "sparkline": sparkline, "evidence": evidence_words}
+    known |= {"version": __version__, "changes": changes}
     return made
