@@ -52,10 +52,9 @@ async def _inbox(view: View) -> dict[str, Any]:
 async def detail(view: View) -> Response:
     """One question whole: its arguments, what changed, and the tool's definition. It is recorded that it was seen."""
     found = await Approvals(view.service).detail(view.path("approval_id"), caller=view.session.caller)
-    shown = {"one": found, "csrf": view.session.csrf}
     if "hx-request" in view.request.headers:
-        return view.fragment("_approval.html", **shown)
-    return view.render("approval.html", title=f"May {found['tool']} be called?", **shown)
+        return view.fragment("_approval.html", one=found, csrf=view.session.csrf)
+    return view.render("approval.html", title=f"May {found['tool']} be called?", one=found)
 
 
 async def answer(view: View) -> Response:

@@ -116,6 +116,11 @@ def content(result: Any) -> Markup:
         return folded(result)
     shown: list[Markup] = []
     left: dict[str, Any] = {key: item for key, item in cast("Mapping[str, Any]", result).items() if key != "content"}
+    texts = [
+        cast("Mapping[str, Any]", one).get("text") for one in cast("list[Any]", blocks) if isinstance(one, Mapping)
+    ]
+    if any(_json(one) == left.get("structuredContent", _Nothing) for one in texts):
+        del left["structuredContent"]  # servers send the same value as text, for older clients
     for block in cast("list[Any]", blocks):
         one = cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else dict[str, Any]()
         match one.get("type"):
@@ -130,11 +135,20 @@ def content(result: Any) -> Markup:
     return Markup("").join(shown)
 
 
-def _text_block(shown: str) -> Markup:
+class _Nothing:
+    """Stands for no value."""
+
+
+def _json(shown: Any) -> Any:
+    """The value of a text that is JSON, or None."""
     try:
-        value = json.loads(shown)
-    except (ValueError, RecursionError):
-        value = None
+        return json.loads(shown)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _text_block(shown: str) -> Markup:
+    value = _json(shown)
     if isinstance(value, dict | list):
         return folded(value)
     return Markup('<pre class="text">{}</pre>').format(shown[:LONGEST_TEXT])

@@ -185,7 +185,9 @@ def _sentence(found: Mapping[str, Any]) -> str:
     if found["status"] == "paused":
         return f"It is paused: {words}." if words else "It is paused."
     if found["status"] == "waiting":
-        return f"It is {words}."
+        detail = f" ({found['waiting_detail']})" if "waiting_detail" in found else ""
+        late = any("expired" in row for row in found["pending_approvals"])
+        return f"It waits for {found['waiting_for']}{detail}{'; its question has expired' if late else ''}."
     return words
 
 

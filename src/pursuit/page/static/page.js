@@ -251,4 +251,32 @@
     else if ((await Notification.requestPermission()) === "granted") localStorage.setItem(wanted, "1");
     enhance(document);
   });
+
+  // The overview of a timeline: calls over the iterations; brushing shows those iterations.
+  async function drawOverview(host) {
+    const answer = await fetch(host.dataset.overview, { headers: { Accept: "application/json" } });
+    if (!answer.ok) return;
+    const { calls } = await answer.json();
+    if (calls.iterations.length < 2) return;
+    host.hidden = false;
+    const box = document.createElement("div");
+    host.prepend(box);
+    const bars = uPlot.paths.bars({ size: [0.9, 40] });
+    // Each series is drawn over the one before: first all, then those that did not go well, then the failed ones.
+    const failed = calls.failed;
+    const other = calls.other.map((one, at) => one + failed[at]);
+    const whole = calls.ok.map((one, at) => one + other[at]);
+    const series = [["Calls", "--good"], ["Not made", "--warn"], ["Failed", "--bad"]].map(([label, name]) => ({
+      label, stroke: style(name), fill: style(name), width: 0, paths: bars, points: { show: false },
+    }));
+    const brushed = (plot) => {
+      if (plot.select.width < 4) return;
+      const from = Math.max(1, Math.floor(plot.posToVal(plot.select.left, "x")));
+      const to = Math.ceil(plot.posToVal(plot.select.left + plot.select.width, "x")) + calls.size - 1;
+      location.href = host.dataset.timeline + "?first=" + from + "&last=" + to;
+    };
+    const more = { options: { height: 130, legend: { show: false }, cursor: { y: false, drag: { x: true, y: false, setScale: false } }, hooks: { setSelect: [brushed] } } };
+    new uPlot(options(box, series, more), [calls.iterations, whole, other, failed], box);
+  }
+  document.addEventListener("DOMContentLoaded", () => all("[data-overview]").forEach(drawOverview));
 })();
