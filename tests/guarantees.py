@@ -217,4 +217,5 @@ GUARANTEES = {
     "reads-are-audited": "With [audit] reads, each request that reads (resources, prompts, completions, subscriptions) is in the audit before it is answered.",
     "changed-tools-lose-their-grants": "A tool whose definition changed since it was pinned has no grants and no allow rules until a person accepts it; other tools go on.",
     "attempts-belong-to-callers": "A caller at a problem that connects again goes on with its attempt and budget; a further attempt is numbered and can be limited.",
+    "missions-in-mcp-apps": "A client with MCP Apps shows a mission live through its host; the app answers no approval, and other clients see no change.",
 }

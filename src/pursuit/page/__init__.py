@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 from starlette.routing import Route
 
-from pursuit.page import approvals, missions, timeline
+from pursuit.page import approvals, missions, records, tasks, timeline, tools
 from pursuit.page.app import ROOT, Page
 from pursuit.page.live import Live, LiveSettings
 from pursuit.page.sessions import Sessions
@@ -19,7 +19,14 @@ from pursuit.runtime import Runtime
 
 __all__ = ["ROOT", "VIEWS", "Sessions", "open_page"]
 
-VIEWS: tuple[Callable[[Page], None], ...] = (missions.add, timeline.add, approvals.add)
+VIEWS: tuple[Callable[[Page], None], ...] = (
+    missions.add,
+    timeline.add,
+    approvals.add,
+    tasks.add,
+    tools.add,
+    records.add,
+)
 """Each adds the routes of one view."""
 
 
@@ -28,7 +35,7 @@ async def open_page(
     runtime: Runtime, sessions: Sessions, settings: LiveSettings | None = None
 ) -> AsyncGenerator[list[Route]]:
     """The routes of the page over an open runtime."""
-    async with anyio.create_task_group() as tasks:
-        live = Live(runtime.service.ledger, tasks, settings)
+    async with anyio.create_task_group() as group:
+        live = Live(runtime.service.ledger, group, settings)
         yield [Page(runtime, sessions, live, VIEWS).route()]
-        tasks.cancel_scope.cancel()
+        group.cancel_scope.cancel()

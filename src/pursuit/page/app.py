@@ -113,11 +113,13 @@ class View:
         """Sends the browser on after a form, so that a reload does not send the form again."""
         return RedirectResponse(address(path, **query), 303)
 
-    def live(self, key: str, render: Render, *, stream: str | None = None) -> Response:
+    def live(self, key: str, render: Render, *, stream: str | None = None, every: float | None = None) -> Response:
         """Server-sent events with the newest fragment; see `Live.follow`."""
         rights = "".join("1" if self.may(scope) else "0" for scope in ("missions:write", "approvals:answer", "tasks:*"))
         last = self.request.headers.get("last-event-id", "")
-        events = self.page.live.follow(f"{rights} {key}", render, stream=stream, last=last, csrf=self.session.csrf)
+        events = self.page.live.follow(
+            f"{rights} {key}", render, stream=stream, every=every, last=last, csrf=self.session.csrf
+        )
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 

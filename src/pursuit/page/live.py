@@ -59,16 +59,24 @@ class Live:
         self._channels: dict[str, _Channel] = {}
 
     async def follow(
-        self, key: str, render: Render, *, stream: str | None = None, last: str = "", csrf: str = ""
+        self,
+        key: str,
+        render: Render,
+        *,
+        stream: str | None = None,
+        every: float | None = None,
+        last: str = "",
+        csrf: str = "",
     ) -> AsyncGenerator[bytes]:
         """The events of a viewer: the newest fragment whenever it differs from the `last` one.
 
         `key` names what is rendered: viewers with the same key share it. It grows with `stream`, or with any stream.
+        What also grows elsewhere, such as the output of a command, is looked at `every` so many seconds.
         """
         channel = self._channels.get(key)
         if channel is None:
             channel = self._channels[key] = _Channel(render)
-            self._tasks.start_soon(self._run, key, channel, stream)
+            self._tasks.start_soon(self._run, channel, stream, every or self.settings.look_again)
         channel.viewers += 1
         try:
             while True:
@@ -88,7 +96,7 @@ class Live:
                 if self._channels.get(key) is channel:
                     del self._channels[key]
 
-    async def _run(self, key: str, channel: _Channel, stream: str | None) -> None:
+    async def _run(self, channel: _Channel, stream: str | None, every: float) -> None:
         """Renders for the viewers of one channel until the last one has gone."""
         with channel.scope, self._ledger.bell(stream) as bell:
             while True:
@@ -99,7 +107,7 @@ class Live:
                     channel.changed.set()
                     channel.changed = anyio.Event()
                 await anyio.sleep(self.settings.interval)
-                with anyio.move_on_after(self.settings.look_again):
+                with anyio.move_on_after(every):
                     await bell.wait()
 
 

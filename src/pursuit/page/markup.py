@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from pursuit import __version__
-from pursuit.reports.wording import evidence_words, figure, span, text
+from pursuit.reports.wording import compact, evidence_words, figure, seconds_between, span, text
 
 LARGEST_IMAGE: Final = 2 * 1024 * 1024
 """Bytes of an image that is shown; a larger one is named with its size."""
@@ -34,10 +34,11 @@ _SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "image/webp": (b"RIFF",),
 }
 TONES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("completed", "met", "ok", "ready", "passed", "approved"), "good"),
+    **dict.fromkeys(("completed", "met", "ok", "ready", "connected", "passed", "approved", "allow"), "good"),
     **dict.fromkeys(("running", "working", "open"), "live"),
     **dict.fromkeys(("waiting", "paused", "interrupted", "inconclusive", "unknown", "timed_out", "skipped"), "warn"),
-    **dict.fromkeys(("failed", "unmet", "denied", "lost", "expired"), "bad"),
+    **dict.fromkeys(("input_required", "ask"), "warn"),
+    **dict.fromkeys(("failed", "unmet", "denied", "deny", "lost", "expired"), "bad"),
 }
 """The tone of a status; any other is calm."""
 
@@ -222,6 +223,6 @@ def environment() -> Environment:
     filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType] - jinja2 types neither
     known = cast("dict[str, Any]", made.globals)  # pyright: ignore[reportUnknownMemberType]
     filters |= {"figure": figure, "span": span, "when": when, "tone": tone, "folded": folded, "content": content}
-    filters |= {"diff": diff, "pretty": pretty, "sparkline": sparkline, "evidence": evidence_words}
-    known |= {"version": __version__, "changes": changes}
+    filters |= {"diff": diff, "pretty": pretty, "sparkline": sparkline, "evidence": evidence_words, "compact": compact}
+    known |= {"version": __version__, "changes": changes, "seconds_between": seconds_between}
     return made

@@ -383,6 +383,25 @@ class Queries:
             child["directive"] = "" if row is None else row.summary.get("directive", "")
         return status
 
+    async def fleets(self, *, limit: int = 50) -> list[str]:
+        """The missions that started children and are no children themselves, the newest first."""
+        parents: dict[str, str | None] = {}
+        async for row in every_stream(self.ledger, kind="mission"):
+            if row.status != FORGOTTEN:
+                parents[row.name] = row.summary.get("parent")
+        roots = {parent for parent in parents.values() if parent is not None and not parents.get(parent)}
+        return [name for name in parents if name in roots][:limit]
+
+    async def fleet(self, mission_id: str) -> dict[str, Any]:
+        """A mission with its children, and theirs: each with its status, and of the budget what is lent and used."""
+        try:
+            status = await self.status(mission_id)
+        except SessionNotFound:
+            return {"session_id": mission_id, "status": FORGOTTEN, "children": []}
+        children = [{**child, **await self.fleet(child["session_id"])} for child in status.get("children", ())]
+        kept = ("session_id", "status", "directive", "budget", "iteration_count", "waiting_for", "verdict_reason")
+        return {**{key: status[key] for key in kept if key in status}, "children": children}
+
     async def find(self, word: str) -> str:
         """The id of the mission that a person means by this word; see `find_id`."""
         return word if MISSION_ID.fullmatch(word) else await find_id(self.ledger, "mission", word)

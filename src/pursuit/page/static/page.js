@@ -16,8 +16,21 @@
     }
   }
 
+  // The output of a command stays at its end, unless the reader has scrolled up.
+  function followLogs(root) {
+    for (const log of all("pre[data-follow]", root)) {
+      if (log.dataset.followed === undefined) {
+        log.dataset.followed = "";
+        log.addEventListener("scroll", () => {
+          log.dataset.up = log.scrollTop + log.clientHeight < log.scrollHeight - 24 ? "1" : "";
+        });
+      }
+      if (!log.dataset.up) log.scrollTop = log.scrollHeight;
+    }
+  }
+
   // Functions that run on the whole document and on what a live update brought.
-  const enhancers = [showTimes];
+  const enhancers = [showTimes, followLogs];
   const enhance = (root) => enhancers.forEach((one) => one(root));
   window.pursuitPage = { all, enhancers, enhance };
 
