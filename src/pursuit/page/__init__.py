@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 from starlette.routing import Route
 
-from pursuit.page import missions, records, share, tasks, tools
+from pursuit.page import approvals, missions, records, share, tasks, timeline, tools
 from pursuit.page.app import ROOT, Page
 from pursuit.page.live import Live, LiveSettings
 from pursuit.page.sessions import Sessions
@@ -19,7 +19,15 @@ from pursuit.runtime import Runtime
 
 __all__ = ["ROOT", "VIEWS", "Sessions", "open_page"]
 
-VIEWS: tuple[Callable[[Page], None], ...] = (missions.add, tasks.add, tools.add, records.add, share.add)
+VIEWS: tuple[Callable[[Page], None], ...] = (
+    missions.add,
+    timeline.add,
+    approvals.add,
+    tasks.add,
+    tools.add,
+    records.add,
+    share.add,
+)
 """Each adds the routes of one view."""
 
 

@@ -33,6 +33,7 @@ from pursuit.server.bind import PAGE_PATH
 from pursuit.server.operator_api import STATUSES, Forbidden, read_body
 from pursuit.service.audit import local_subject
 from pursuit.service.service import Service
+from pursuit.service.timeline import Timelines
 
 ROOT: Final = PAGE_PATH
 POLICY: Final = (
@@ -132,6 +133,7 @@ class Page:
         self.runtime = runtime
         self.sessions = sessions
         self.live = live
+        self.timelines = Timelines(runtime.service)
         self._nonce = secrets.token_urlsafe(16)
         self._routes: list[Route | Mount] = [
             Route(ROOT, self._home, methods=["GET"]),
@@ -258,7 +260,12 @@ class Page:
         return response
 
     async def _missing(self, scope: Scope, receive: Receive, send: Send) -> None:
-        shown = {"title": "Not found", "error": InvalidArgument("there is no such page"), "faults": [], "back": ROOT}
+        shown: dict[str, Any] = {
+            "title": "Not found",
+            "error": InvalidArgument("there is no such page"),
+            "faults": [],
+            "back": ROOT,
+        }
         response = self.render(Request(scope, receive), "error.html", None, status=404, **shown)
         await response(scope, receive, send)
 

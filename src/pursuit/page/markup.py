@@ -15,10 +15,10 @@ from functools import cache
 from typing import Any, Final, cast
 
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from pursuit import __version__
-from pursuit.reports.wording import compact, figure, seconds_between, span, text
+from pursuit.reports.wording import compact, evidence_words, figure, seconds_between, span, text
 
 LARGEST_IMAGE: Final = 2 * 1024 * 1024
 """Bytes of an image that is shown; a larger one is named with its size."""
@@ -117,8 +117,13 @@ def content(result: Any) -> Markup:
         return folded(result)
     shown: list[Markup] = []
     left: dict[str, Any] = {key: item for key, item in cast("Mapping[str, Any]", result).items() if key != "content"}
+    texts = [
+        cast("Mapping[str, Any]", one).get("text") for one in cast("list[Any]", blocks) if isinstance(one, Mapping)
+    ]
+    if any(_json(one) == left.get("structuredContent", _Nothing) for one in texts):
+        del left["structuredContent"]  # servers send the same value as text, for older clients
     for block in cast("list[Any]", blocks):
-        one = cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else {}
+        one = cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else dict[str, Any]()
         match one.get("type"):
             case "text":
                 shown.append(_text_block(text(one.get("text"))))
@@ -131,11 +136,20 @@ def content(result: Any) -> Markup:
     return Markup("").join(shown)
 
 
-def _text_block(shown: str) -> Markup:
+class _Nothing:
+    """Stands for no value."""
+
+
+def _json(shown: Any) -> Any:
+    """The value of a text that is JSON, or None."""
     try:
-        value = json.loads(shown)
-    except (ValueError, RecursionError):
-        value = None
+        return json.loads(shown)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _text_block(shown: str) -> Markup:
+    value = _json(shown)
     if isinstance(value, dict | list):
         return folded(value)
     return Markup('<pre class="text">{}</pre>').format(shown[:LONGEST_TEXT])
@@ -174,6 +188,24 @@ def diff(body: Any) -> Markup:
     return Markup('<pre class="diff">{}</pre>').format(Markup("\n").join(rows))
 
 
+def sparkline(values: Sequence[float], level: float | None = None) -> Markup:
+    """The last values of a metric as a small line, with its target; the words beside it say the same."""
+    if len(values) < 2:
+        return Markup("")
+    low, high = min(*values, *([] if level is None else [level])), max(*values, *([] if level is None else [level]))
+    height, step = (high - low) or 1.0, 98 / (len(values) - 1)
+
+    def place(value: float) -> float:
+        return 22 - 20 * (value - low) / height
+
+    points = " ".join(f"{1 + index * step:.1f},{place(value):.1f}" for index, value in enumerate(values))
+    goal = Markup("")
+    if level is not None:
+        goal = Markup('<line class="target" x1="0" x2="100" y1="{0}" y2="{0}"/>').format(f"{place(level):.1f}")
+    head = Markup('<svg class="spark" viewBox="0 0 100 24" aria-hidden="true">{}').format(goal)
+    return head + Markup('<polyline class="line" points="{}"/></svg>').format(points)
+
+
 def _finalize(value: Any) -> Any:
     return text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
@@ -188,17 +220,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    made.filters.update(
-        figure=figure,
-        span=span,
-        when=when,
-        tone=tone,
-        folded=folded,
-        content=content,
-        diff=diff,
-        pretty=pretty,
-        compact=compact,
-        escape=escape,
-    )
-    made.globals.update(version=__version__, seconds_between=seconds_between, changes=changes)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType] - jinja2 types neither
+    known = cast("dict[str, Any]", made.globals)  # pyright: ignore[reportUnknownMemberType]
+    filters |= {"figure": figure, "span": span, "when": when, "tone": tone, "folded": folded, "content": content}
+    filters |= {"diff": diff, "pretty": pretty, "sparkline": sparkline, "evidence": evidence_words, "compact": compact}
+    known |= {"version": __version__, "changes": changes, "seconds_between": seconds_between}
     return made

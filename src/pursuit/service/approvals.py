@@ -15,8 +15,18 @@ import anyio
 from pursuit.core.approvals import GRANTS, Approval, pending
 from pursuit.core.audit import masked
 from pursuit.core.events import ApprovalAnswered, ApprovalExpired, ApprovalShown, Channel, Permission, decode
+from pursuit.core.pins import PINS, PinState, decode_pin
+from pursuit.core.report import iso
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict, Fault, InvalidArgument, PolicyDenied, SessionNotFound, ValidationFailed
+from pursuit.errors import (
+    Conflict,
+    Fault,
+    InvalidArgument,
+    PolicyDenied,
+    PursuitError,
+    SessionNotFound,
+    ValidationFailed,
+)
 from pursuit.ledger.contract import every_stream
 from pursuit.policy.traits import LONGEST_FORM, whole_question
 from pursuit.service.audit import Caller
@@ -190,6 +200,35 @@ class Approvals:
                 seen = ApprovalShown(at=service.clock.now(), by=str(by), approval_id=approval_id, person=by.person)
                 await service.say(mission_id, seen)
         return {**approval_row(mission_id, asked), "args": asked.args if reveal else masked(asked.args)}
+
+    async def detail(self, approval_id: str, *, caller: Caller | None = None) -> dict[str, Any]:
+        """A question as `show` gives it, with the last approved call of the same tool and the tool's definition.
+
+        `definition_before` is the definition at that call, where it was another one.
+        """
+        row = await self.show(approval_id, caller=caller)
+        answer: dict[str, Any] = {**row, "last_approved": None, "definition": None, "definition_before": None}
+        try:
+            approvals = (await self._service.state(row["session_id"])).approvals
+        except PursuitError:  # a gateway asked
+            return answer
+        asked = approvals[approval_id]
+        earlier = [one for one in approvals.values() if one.tool == asked.tool and one.answer in GRANTS]
+        last = max((one for one in earlier if one is not asked), key=lambda one: one.asked_at, default=None)
+        definitions = await self._definitions() if asked.digest is not None else {}
+        answer |= {"definition": definitions.get(asked.digest or ""), "accepts": asked.accepts, "answer": asked.answer}
+        if last is not None:
+            answer["last_approved"] = {"args": masked(last.args), "by": last.by, "asked_at": iso(last.asked_at)}
+            if last.digest not in (None, asked.digest):
+                answer["definition_before"] = definitions.get(last.digest)
+        return answer
+
+    async def _definitions(self) -> dict[str, Any]:
+        """Each definition of a tool that was listed, by its digest."""
+        pins = PinState()
+        for stored in await self.ledger.read(PINS):
+            pins.apply(decode_pin(stored.body))
+        return pins.definitions
 
     async def forms(self, mission_id: str) -> dict[str, str]:
         """The whole text of each open question of a mission that fits a form, by the ids."""
