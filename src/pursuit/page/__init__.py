@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 from starlette.routing import Route
 
-from pursuit.page import approvals, missions, records, tasks, timeline, tools
+from pursuit.page import approvals, missions, records, share, tasks, timeline, tools
 from pursuit.page.app import ROOT, Page
 from pursuit.page.live import Live, LiveSettings
 from pursuit.page.sessions import Sessions
@@ -26,6 +26,7 @@ VIEWS: tuple[Callable[[Page], None], ...] = (
     tasks.add,
     tools.add,
     records.add,
+    share.add,
 )
 """Each adds the routes of one view."""
 

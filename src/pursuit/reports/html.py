@@ -24,11 +24,12 @@ def render_html(report: Mapping[str, Any]) -> str:
     """The report as one HTML file: no script, nothing loaded from anywhere, light and dark, fit for print."""
     view = read(report)
     # The plots escape their own few words: they are all that the template takes as markup.
-    plots = [(metric, _plot(metric)) for metric in view.metrics[:MAX_PLOTS]]
+    plots = [(metric, metric_plot(metric)) for metric in view.metrics[:MAX_PLOTS]]
     return template("report.html.j2").render(view=view, plots=plots, others=view.metrics[MAX_PLOTS:], figure=figure)
 
 
-def _plot(metric: MetricView) -> str:
+def metric_plot(metric: MetricView) -> str:
+    """One metric over the iterations, as SVG."""
     return line_plot(
         metric.points,
         label=metric.name,
