@@ -406,6 +406,9 @@ def test_a_long_timeline_is_shown_in_parts_and_found_by_iteration(tmp_path: Path
             (older,) = [one["href"] for one in newest.all("a") if "before=" in (one.get("href") or "")]
             before = await ann.get((older or "").removeprefix("/page"))
             assert "Later calls" in before.text and " 250 " in before.text and " 251 " not in before.text
+            (newer,) = [one["href"] for one in before.all("a") if "after=" in (one.get("href") or "")]
+            after = await ann.get((newer or "").removeprefix("/page"))
+            assert " 251 " in after.text and " 450 " in after.text and "Later calls" not in after.text
             some = await ann.get(f"/missions/{found}/timeline?first=101&last=103")
             assert [one.get("id") for one in some.all("tbody")] == ["band-100", "band-101", "band-102"]
             await ann.get(f"/missions/{found}/timeline?first=0&last=x", 422)
