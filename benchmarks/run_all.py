@@ -24,6 +24,7 @@ BENCHMARKS = (
     "floods.py",
     "models.py",
     "agents.py",
+    "page.py",
 )
 
 

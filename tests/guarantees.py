@@ -218,4 +218,12 @@ GUARANTEES = {
     "changed-tools-lose-their-grants": "A tool whose definition changed since it was pinned has no grants and no allow rules until a person accepts it; other tools go on.",
     "attempts-belong-to-callers": "A caller at a problem that connects again goes on with its attempt and budget; a further attempt is numbered and can be limited.",
     "missions-in-mcp-apps": "A client with MCP Apps shows a mission live through its host; the app answers no approval, and other clients see no change.",
+    "the-page-needs-a-session": "The page shows nothing without a session; a sign-in link works once.",
+    "a-form-is-the-operators-own": "A form of the page changes something only with the token of its session, from the page's own origin.",
+    "the-page-runs-no-foreign-script": "Each response of the page carries one strict content security policy and allows no other origin.",
+    "a-read-only-token-cannot-press": "A token without the scope sees the page and can press nothing.",
+    "a-button-is-in-the-audit": "A button of the page does what it says, and the audit names the operator.",
+    "an-approval-is-answered-once-on-the-page": "The page shows an approval whole, with its secrets masked, and a second answer says that it is late.",
+    "what-tools-return-is-text-on-the-page": "What tools and clients write is text in every view of the page: no element, no attribute, no address.",
+    "live-updates-are-coalesced": "The page's live updates come from the ledger, coalesced, and a viewer that reconnects gets only what differs.",
 }

@@ -80,7 +80,7 @@ def test_a_background_run_goes_on_when_it_is_served_again(word: str, lost: str, 
             first.kill()
         else:
             code, out, notes = first.end(signal.SIGTERM)
-            assert (code, out.startswith("page: http")) == (0, True), notes
+            assert (code, out) == (0, ""), notes
     assert f"begun {DEADLY}b" not in house.lines("log"), "the run was not in the call in which the server was stopped"
     assert house.json("status", mission)["status"] == "interrupted"
     with house.serving() as second:

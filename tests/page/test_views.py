@@ -8,7 +8,7 @@ import pytest
 from browser import Viewer
 from front_door import Served
 from hostile import STRINGS
-from page_stage import Site
+from site_stage import Site
 from playwright.sync_api import expect
 
 NARROW, WIDE = {"width": 360, "height": 780}, {"width": 1600, "height": 900}
@@ -58,16 +58,16 @@ def views(site: Site) -> dict[str, str]:
 def test_every_view_keeps_text_as_text_and_is_accessible(site: Site, one: Viewer) -> None:
     page = one.page
     for path, words in views(site).items():
-        page.set_viewport_size(WIDE)
+        page.set_viewport_size(NARROW)
         page.emulate_media(color_scheme="light")
         one.open(path)
         expect(page.locator("main")).to_contain_text(words)
         one.check()
+        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], path
+        page.set_viewport_size(WIDE)
         one.accessible()
         page.emulate_media(color_scheme="dark")
         one.accessible(rules=["color-contrast"])
-        page.set_viewport_size(NARROW)
-        assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], path
     # The text arrives as it was written.
     expect(one.open(f"/tasks/{site.task}").locator("h1")).to_contain_text(STRINGS[2])
     expect(page.locator("pre.log .a1.bold")).to_have_text("one failed")

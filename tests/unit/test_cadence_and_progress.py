@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pursuit.core.evaluate import Answer
 from pursuit.core.events import AbortOrdered, IterationEnded, RunClaimed
-from pursuit.core.progress import trend_of
+from pursuit.core.progress import Trend
 from simulation import DONE, Simulation, call, threshold
 
 
@@ -240,11 +240,11 @@ def test_progress_is_about_required_thresholds() -> None:
 
 @given(st.lists(st.floats(-1e9, 1e9), max_size=40))
 def test_a_trend_does_not_depend_on_the_unit_and_turns_around_with_time(values: list[float]) -> None:
-    trend, back = trend_of(values), trend_of(values[::-1])
+    trend, back = Trend(values), Trend(values[::-1])
     assert math.isfinite(trend.z) and trend.noise >= 0
     assert back.z == pytest.approx(-trend.z)
-    assert trend_of([4 * value for value in values]).z == trend.z
-    assert trend_of(sorted(values)).z <= 0 <= trend_of(sorted(values, reverse=True)).z
+    assert Trend([4 * value for value in values]).z == trend.z
+    assert Trend(sorted(values)).z <= 0 <= Trend(sorted(values, reverse=True)).z
 
 
 @pytest.mark.parametrize(

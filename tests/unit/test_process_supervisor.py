@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,16 @@ from pursuit.tasks.command import Command
 from pursuit.tasks.process_tree import Identity, ProcessInfo, Root, members_of
 from pursuit.tasks.reader import LOG, Log, Reader
 from pursuit.tasks.runner import tail_of
-from pursuit.tasks.supervisor import Child, Stream, claim, segment_name, start_time
+from pursuit.tasks.supervisor import (
+    Child,
+    Stream,
+    claim,
+    segment_name,
+    start_time,
+    subreaping,
+    this_process,
+    write_once,
+)
 
 
 def child(folder: Path, **limits: int) -> tuple[Child, Stream]:
@@ -75,6 +85,24 @@ def test_only_one_gets_a_claim(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         claim(str(tmp_path / "claim"), {"void": True})
     assert [path.name for path in tmp_path.iterdir()] == ["claim"]
+
+
+@pytest.mark.parametrize("subreaper", [True, False])
+def test_a_command_that_was_given_up_between_fork_and_exec_does_not_run(tmp_path: Path, subreaper: bool) -> None:
+    """Its supervisor was killed there, and the next process has settled its task."""
+    one, _ = child(tmp_path)
+    request = {"argv": ["touch", str(tmp_path / "ran")], "cwd": "/", "env": dict(os.environ)}
+    unraised = resource.getrlimit(resource.RLIMIT_NOFILE)
+    write_once(one.path("meta"), {"refused": "given up"})
+    with pytest.raises(subprocess.SubprocessError):
+        one.start(request, this_process(), unraised, subreaping() if subreaper else None)
+    assert {path.name for path in tmp_path.iterdir()} == {"meta"}
+    (tmp_path / "meta").unlink()
+    one.start(request, this_process(), unraised, subreaping() if subreaper else None)
+    assert one.process.wait() == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"meta", "ran"}
+    for stream in one.streams[1:]:
+        os.close(stream.descriptor)
 
 
 def test_a_log_that_cannot_be_written_loses_lines_and_stops_nobody(tmp_path: Path) -> None:

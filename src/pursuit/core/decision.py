@@ -13,7 +13,7 @@ from pursuit.core.early_warnings import LONGEST, repeated_failure
 from pursuit.core.evaluate import out_of_reach, required_met
 from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, Verdict
 from pursuit.core.mission import EveryIteration, EveryN, EverySeconds, OnEvent
-from pursuit.core.progress import Judgement, judge
+from pursuit.core.progress import figures, without_progress
 from pursuit.core.state import Iteration, MissionState, error_key
 
 PROPOSER_FAILURES = 3
@@ -112,8 +112,8 @@ def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
 def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpoint: bool, cap: str | None) -> Facts:
     """Everything that the cascade needs, from the state at the end of its open iteration."""
     iteration = state.open
-    progress = judge(state, results) if checkpoint else Judgement(state.no_progress)
-    shown = state.stagnation is not None and progress.counter >= _half(state.stagnation)
+    no_progress = without_progress(state, results) if checkpoint else state.no_progress
+    shown = checkpoint and state.stagnation is not None and no_progress >= max(1, _half(state.stagnation))
     waits = state.mission.budget.on_exhausted == "wait"
     stop = None if state.stop is None else "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
     failures, error = _proposer_failures(state)
@@ -125,8 +125,8 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         cap=None if waits else cap,
         proposer_failures=failures,
         proposer_error=error,
-        no_progress=progress.counter,
-        figures=progress.figures if shown else None,
+        no_progress=no_progress,
+        figures=figures(state, no_progress) if shown else None,
         threshold=state.stagnation,
         same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
         new_error=None if iteration is None else _new_error(state, iteration),

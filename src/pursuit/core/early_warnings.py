@@ -112,6 +112,9 @@ def repeated_failure(state: MissionState, iteration: Iteration) -> tuple[int, st
 
 def _failure(state: MissionState, iteration: Iteration) -> str | None:
     proposer = state.mission.proposer
+    polls = isinstance(proposer, RepeatProposer) and state.mission.pace is not None
+    if polls or not isinstance(proposer, ScriptProposer | RepeatProposer | SearchProposer):
+        return None
     made = [call for call in iteration.calls.values() if call.purpose != "check"]
     if isinstance(proposer, ScriptProposer):
         error = None if iteration.script is None else iteration.script.error
@@ -119,9 +122,6 @@ def _failure(state: MissionState, iteration: Iteration) -> str | None:
         if error is None:
             return None
         return f"script: {_of_command(failed[-1]) if failed and failed[-1].tool in error else error[:LONGEST]}"
-    polls = isinstance(proposer, RepeatProposer) and state.mission.pace is not None
-    if polls or not isinstance(proposer, RepeatProposer | SearchProposer):
-        return None
     if not made or any(not call.tool.startswith(COMMANDS) or call.tool in state.succeeded for call in made):
         return None
     ways = {_of_command(call) if call.outcome == "failed" else None for call in made}

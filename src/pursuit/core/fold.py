@@ -186,10 +186,10 @@ def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
     """Counts the values of thresholds that fresh measurements decide."""
     points = state.best_points
     retested = points.has_retests(at.tool)
+    if not retested and not any(one.confirm for one in state.thresholds):
+        return
     reported = [one for one in state.thresholds if one.metric in metrics and source_matches(one.source, at.tool)]
     wanted = [one for one in reported if one.confirm or (retested and one.required)]
-    if not wanted and not retested:
-        return
     call = state.call(at.call_id)
     key, args = (SCRIPT_SOURCE, dict[str, Any]()) if call is None else (call.key, call.args)
     if retested:

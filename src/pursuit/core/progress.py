@@ -17,10 +17,11 @@ Pure. The first checkpoint compares with nothing.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 from pursuit.core.criteria import MetricThreshold, describe
 from pursuit.core.evaluate import least_squares_slope
@@ -36,65 +37,77 @@ SIGNIFICANT = 1.0
 """The least z of a trend. Noise alone has it in one window of six, and hardly in every one of several."""
 
 
-class Trend(NamedTuple):
-    """How the distances from a target change: per checkpoint, against noise, over so many points.
+class Trend:
+    """How the distances from a target change, the newest last; what nobody asks for is not computed."""
 
-    `z` is Mann-Kendall's, positive where the distances fall. `noise` is the standard deviation that the differences of
-    neighbours show. `wavers` is whether the distances both rise and fall, and have just moved.
-    """
+    def __init__(self, distances: Sequence[float]) -> None:
+        self._distances = distances
+        self.points = len(distances)
 
-    points: int
-    slope: float
-    noise: float
-    z: float
-    wavers: bool
+    @property
+    def wavers(self) -> bool:
+        """Whether the distances both rise and fall, and have just moved."""
+        if self.points < 2 or self._distances[-1] == self._distances[-2]:
+            return False
+        return min(self._steps) < 0 < max(self._steps)
+
+    @property
+    def slope(self) -> float:
+        """The change per checkpoint."""
+        return 0.0 if self.points < 2 else least_squares_slope(self._scaled) * self._scale
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation that the differences of neighbours show."""
+        steps = self._steps
+        return math.sqrt(sum(step * step for step in steps) / (2 * len(steps))) * self._scale if steps else 0.0
+
+    @cached_property
+    def z(self) -> float:
+        """Mann-Kendall's standard score, positive where the distances fall; ties are allowed for."""
+        falling, before = 0, list[float]()
+        for value in self._distances:
+            falling += len(before) - bisect_right(before, value) - bisect_left(before, value)
+            insort(before, value)
+        count = self.points
+        ties = sum(n * (n - 1) * (2 * n + 5) for n in Counter(before).values())
+        variance = (count * (count - 1) * (2 * count + 5) - ties) / 18
+        return 0.0 if variance <= 0 or falling == 0 else (falling - math.copysign(1, falling)) / math.sqrt(variance)
+
+    @cached_property
+    def _scale(self) -> float:
+        return max(map(abs, self._distances), default=0.0) or 1.0  # squares of huge numbers are no numbers
+
+    @cached_property
+    def _scaled(self) -> list[float]:
+        return [one / self._scale for one in self._distances]
+
+    @cached_property
+    def _steps(self) -> list[float]:
+        return [after - before for before, after in pairwise(self._scaled)]
 
 
-def trend_of(distances: Sequence[float]) -> Trend:
-    """The trend of distances from a target, the newest last."""
-    count = len(distances)
-    if count < 2:
-        return Trend(count, 0.0, 0.0, 0.0, wavers=False)
-    scale = max(map(abs, distances)) or 1.0
-    scaled = [one / scale for one in distances]  # squares of huge numbers are no numbers
-    steps = [after - before for before, after in pairwise(scaled)]
-    noise = math.sqrt(sum(step * step for step in steps) / (2 * len(steps))) * scale
-    wavers = min(steps) < 0 < max(steps) and steps[-1] != 0
-    return Trend(count, least_squares_slope(scaled) * scale, noise, _mann_kendall(distances), wavers)
+def without_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:
+    """The number of checkpoints in a row without progress, this one included, which is still open."""
+    return 0 if _progresses(state, results) else state.no_progress + 1
 
 
-def _mann_kendall(values: Sequence[float]) -> float:
-    """The standard score of the number of falling pairs over that of rising ones; ties are allowed for."""
-    count = len(values)
-    falling = sum((a > b) - (a < b) for place, a in enumerate(values) for b in values[place + 1 :])
-    ties = sum(n * (n - 1) * (2 * n + 5) for n in Counter(values).values())
-    variance = (count * (count - 1) * (2 * count + 5) - ties) / 18
-    return 0.0 if variance <= 0 or falling == 0 else (falling - math.copysign(1, falling)) / math.sqrt(variance)
-
-
-class Judgement(NamedTuple):
-    """The number of checkpoints in a row without progress, and the figures behind it."""
-
-    counter: int
-    figures: str | None = None
-
-
-def judge(state: MissionState, results: Sequence[CriterionResult]) -> Judgement:
-    """The counter after this checkpoint, which is still open."""
+def _progresses(state: MissionState, results: Sequence[CriterionResult]) -> bool:
     if state.checkpoints == 0 or any(one.status == "met" and one.criterion_id not in state.ever_met for one in results):
-        return Judgement(0)
+        return True
     if not state.thresholds:
-        new = state.news or (state.open is not None and state.is_new(state.open))
-        return Judgement(0) if new else _stuck(state, _nothing_new(state))
-    if state.stagnation is None:
-        return Judgement(0 if any(_new_best(state, one) for one in state.aims) else state.no_progress + 1)
-    trends: list[str] = []
-    for criterion in state.aims:
-        trend = _trend(state, criterion)
-        if _new_best(state, criterion) or (trend is not None and _improves(trend, state.stagnation)):
-            return Judgement(0)
-        trends.append(_words(state, criterion, trend))
-    return _stuck(state, "; ".join(trends))
+        return state.news or (state.open is not None and state.is_new(state.open))
+    if any(_new_best(state, one) for one in state.aims):
+        return True
+    trends = [_trend(state, one) for one in state.aims] if state.stagnation is not None else []
+    return any(one is not None and _improves(one, state.stagnation or 0) for one in trends)
+
+
+def figures(state: MissionState, counter: int) -> str:
+    """The numbers behind so many checkpoints without progress."""
+    trends = [_words(state, one, _trend(state, one)) for one in state.aims]
+    words = trends if state.thresholds else [_nothing_new(state)]
+    return f"No progress for {counter} checkpoint{'s' * (counter != 1)}: {'; '.join(words)}."
 
 
 def _nothing_new(state: MissionState) -> str:
@@ -104,12 +117,6 @@ def _nothing_new(state: MissionState) -> str:
     if iteration.outputs() in state.outputs_seen:
         return "the workspace is as it was after an earlier turn"
     return "the checks fail as they did before"
-
-
-def _stuck(state: MissionState, figures: str) -> Judgement:
-    counter = state.no_progress + 1
-    checkpoints = f"checkpoint{'s' * (counter != 1)}"
-    return Judgement(counter, f"No progress for {counter} {checkpoints}: {figures}.")
 
 
 def _new_best(state: MissionState, criterion: MetricThreshold) -> bool:
@@ -122,7 +129,7 @@ def _trend(state: MissionState, criterion: MetricThreshold) -> Trend | None:
     name = criterion.criterion_id
     if name not in state.nearest or state.stagnation is None:
         return None
-    return trend_of([*state.trail.get(name, ()), state.nearest[name]][-WINDOW * state.stagnation :])
+    return Trend([*state.trail.get(name, ()), state.nearest[name]][-WINDOW * state.stagnation :])
 
 
 def _improves(trend: Trend, threshold: int) -> bool:

@@ -38,11 +38,12 @@ async def timeline_live(view: View) -> Response:
 
 
 async def _timeline(view: View) -> dict[str, Any]:
-    first, last, before = _numbers(view, "first", "last", "before")
+    first, last, after, before = _numbers(view, "first", "last", "after", "before")
     found = await view.page.timelines.part(
         view.path("mission_id"),
         first=None if first is None else first - 1,
         last=None if last is None else last - 1,
+        after=after,
         before=before,
     )
     rows = placed(found["rows"], view.service.clock.now())

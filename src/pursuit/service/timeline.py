@@ -174,26 +174,35 @@ class Timelines:
         return course
 
     async def part(
-        self, mission_id: str, *, first: int | None = None, last: int | None = None, before: int | None = None
+        self,
+        mission_id: str,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+        after: int | None = None,
+        before: int | None = None,
     ) -> dict[str, Any]:
-        """Rows of calls: from iteration `first` on, or those `before` an event; else the newest.
+        """Rows of calls: from iteration `first` on, those that begin `after` or `before` an event, or the newest.
 
-        `last` is the last iteration that is wanted. `older` and `newer` continue it.
+        `last` is the last iteration that is wanted. `older` and `newer` are the events that continue it.
         """
         await self._service.state(mission_id)
         row = await self._service.ledger.row(mission_id)
         head = row.head.seq if row is not None else 0
-        if first is not None:
-            rows, bands, end = await self._forward(mission_id, await self._before(mission_id, first, head), last)
-            older = rows[0]["seq"] if rows and rows[0]["seq"] > 1 and first > 0 else None
-        else:
+        if first is None and after is None:
             rows, bands = await self._backward(mission_id, before or head + 1)
-            older = rows[0]["seq"] if rows and rows[0]["iteration"] + rows[0]["order"] > 0 else None
-            end = rows[-1]["seq"] if rows else 0
-        newer = rows[-1]["iteration"] + 1 if rows and end < head and before is not None else None
-        if first is not None and rows and end < head and (last is None or rows[-1]["iteration"] < last):
-            newer = rows[-1]["iteration"] + 1
-        return {"session_id": mission_id, "rows": rows, "bands": bands, "older": older, "newer": newer}
+            more = before is not None and before <= head
+        else:
+            at = after if after is not None else await self._before(mission_id, first or 0, head)
+            rows, bands, more = await self._forward(mission_id, at, last)
+        begun = bool(rows) and (rows[0]["iteration"] > 0 or rows[0]["order"] > 0)
+        return {
+            "session_id": mission_id,
+            "rows": rows,
+            "bands": bands,
+            "older": rows[0]["seq"] if begun else None,
+            "newer": rows[-1]["seq"] if rows and more else None,
+        }
 
     async def call(self, mission_id: str, call_id: str, iteration: int) -> dict[str, Any]:
         """One call whole: its proposal, the policy's word, arguments, result, and the previous call of its tool."""
@@ -320,21 +329,21 @@ class Timelines:
 
     async def _forward(
         self, mission_id: str, after: int, last: int | None
-    ) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]], int]:
-        """The rows that begin after an event, and the number of the last event that one begins with."""
-        rows = _Rows()
+    ) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]], bool]:
+        """The rows that begin after an event, and whether more of them follow."""
+        rows, start, full = _Rows(), after, False
         while True:
             events = await self._service.ledger.read(mission_id, after, _CHUNK)
             for stored in events:
                 event = decode(stored.type, stored.body)
                 iteration = getattr(event, "iteration", None)
                 beyond = last is not None and iteration is not None and iteration > last
+                full = full or (len(rows.rows) >= ROWS and not beyond and isinstance(event, _BEGINNINGS))
                 rows.take(event, stored.seq, begins=not beyond and len(rows.rows) < ROWS)
-            full = len(rows.rows) >= ROWS
-            if len(events) < _CHUNK or (full and not rows.open) or (events and events[-1].seq > after + _LOOK_AHEAD):
-                break
-            after = events[-1].seq
-        return rows.listed(), rows.bands, max((row["seq"] for row in rows.rows.values()), default=0)
+            after = events[-1].seq if events else after
+            done = len(rows.rows) >= ROWS and not rows.open
+            if len(events) < _CHUNK or done or after > start + ROWS + _LOOK_AHEAD:
+                return rows.listed(), rows.bands, full
 
     async def _backward(self, mission_id: str, before: int) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
         """The newest rows that begin before an event."""
@@ -347,6 +356,9 @@ class Timelines:
                 rows.take(decode(stored.type, stored.body), stored.seq, begins=stored.seq < before)
         listed = rows.listed()[-ROWS:]
         return listed, {one["iteration"]: rows.bands.get(one["iteration"], {}) for one in listed}
+
+
+_BEGINNINGS = (CallIntended, ApprovalAsked, CallRefused, ModelAsked)
 
 
 class _Rows:

@@ -6,6 +6,7 @@ Invariant: a command is started once or not at all, whichever process dies in be
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -54,7 +55,7 @@ from pursuit.tasks.process_tree import (
 from pursuit.tasks.reader import BOUND, ERRORS, LOG, Reader, left_out, log_end, read_log, tail_position
 from pursuit.tasks.record import is_task_id
 from pursuit.tasks.store import Ending
-from pursuit.tasks.supervisor import STREAMS, TAG, claim, write_whole
+from pursuit.tasks.supervisor import STREAMS, TAG, claim, write_once, write_whole
 
 PATIENCE = 120.0
 LONGEST_WORD = 16 * 1024 * 1024
@@ -568,8 +569,6 @@ class Processes:
         refused = await self._wait_started(folder)
         if refused is None:
             return await self._attend(ctx, folder, command)
-        # A supervisor that was killed in that very moment may have started it and not written it down.
-        await end_tree(self._process_table, Root(task_id=ctx.task_id, leader=NO_PROCESS), command.grace)
         return self._refusal(ctx, folder, command, refused)
 
     def _refusal(self, ctx: TaskContext, folder: Path, command: Command | None, why: str) -> Ending:
@@ -589,8 +588,11 @@ class Processes:
                 claim(str(folder / "claim"), {"void": True})
             except FileExistsError:
                 holder = read_identity(folder / "claim")
-                if holder is None or (not holder.lives and not (folder / "meta").exists()):
-                    return NOT_STARTED
+                if holder is None or not holder.lives:
+                    # A process that it forked may still be on its way to exec: the first that writes `meta` decides.
+                    with contextlib.suppress(FileExistsError):
+                        write_once(str(folder / "meta"), {"refused": NOT_STARTED})
+                    continue
             await anyio.sleep(LOOK_EVERY)
 
     async def _attend(self, ctx: TaskContext, folder: Path, command: Command, losses: int | None = None) -> Ending:

@@ -9,7 +9,8 @@ stays below it, in any session and with any environment, for as long as the comm
 the supervisor, reaps orphans, and ends as the command ends.
 
 In the folder of one command: `claim` (the process that may start it), `meta` (its processes), `out.N`, `err.N` (its
-output), `out.N.gap` (how many bytes were dropped there) and `exit`.
+output), `out.N.gap` (how many bytes were dropped there) and `exit`. The command writes `meta` itself, before it calls
+exec: a command that runs is recorded, whatever happened to its supervisor, and one that was given up does not run.
 """
 
 from __future__ import annotations
@@ -78,14 +79,24 @@ def write_whole(path: str, body: dict[str, Any], *, lasting: bool = True) -> Non
     os.rename(f"{path}.new", path)  # noqa: PTH104 - pathlib is not worth its memory here
 
 
-def claim(path: str, who: dict[str, Any]) -> None:
-    """Takes the right to start a command, which only one can have; raises `FileExistsError` for all others."""
-    # It counts only while its writer runs.
-    write_whole(f"{path}.{os.getpid()}", who, lasting=False)
+def write_once(path: str, body: dict[str, Any], *, lasting: bool = True) -> None:
+    """A file of the first that writes it; raises `FileExistsError` for all others."""
+    own = f"{path}.{os.getpid()}"
+    write_whole(own, body, lasting=lasting)
     try:
-        os.link(f"{path}.{os.getpid()}", path)
+        os.link(own, path)
     finally:
-        os.unlink(f"{path}.{os.getpid()}")  # noqa: PTH108 - pathlib is not worth its memory here
+        os.unlink(own)  # noqa: PTH108 - pathlib is not worth its memory here
+
+
+def claim(path: str, who: dict[str, Any]) -> None:
+    """Takes the right to start a command, which counts only while its writer runs."""
+    write_once(path, who, lasting=False)
+
+
+def this_process() -> dict[str, Any]:
+    """Who this process is."""
+    return {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
 
 
 def subreaping() -> Callable[[], None] | None:
@@ -106,20 +117,17 @@ def subreaping() -> Callable[[], None] | None:
     return become_subreaper
 
 
-def start_below(become_subreaper: Callable[[], None], told: int) -> None:
-    """Forks: returns in the child, which becomes the command; the parent stays as its subreaper until it ends.
-
-    It writes to `told` who the command is, before it could reap it.
-    """
+def start_below(become_subreaper: Callable[[], None]) -> dict[str, Any]:
+    """Forks: returns in the child, which becomes the command; the parent stays as its subreaper until it ends."""
     become_subreaper()
+    subreaper = this_process()
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        return
+        return subreaper
     status = 0
     try:
         signal.set_wakeup_fd(-1)
-        os.write(told, f"{pid} {start_time(pid)}".encode())
         # Also the pipe by which `Popen` learns that the command runs, and the command's output.
         os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         os.chdir("/")
@@ -208,25 +216,28 @@ class Child:
         self.noted = False
         self.looked = 0.0
         self.process: subprocess.Popen[bytes]
-        self.leader = 0
 
     def path(self, name: str) -> str:
         """A file of this command."""
         return f"{self.folder}/{name}"
 
     def start(
-        self, request: dict[str, Any], unraised: tuple[int, int], become_subreaper: Callable[[], None] | None
-    ) -> dict[str, Any]:
+        self,
+        request: dict[str, Any],
+        supervisor: dict[str, Any],
+        unraised: tuple[int, int],
+        become_subreaper: Callable[[], None] | None,
+    ) -> None:
         """Starts it with pipes of its own in a session of its own.
 
         Raises `OSError`, `ValueError` or `SubprocessError`.
         """
         pipes = [os.pipe() for _ in STREAMS]
-        hearing, told = os.pipe()
 
         def prepare() -> None:
-            if become_subreaper is not None:
-                start_below(become_subreaper, told)
+            below = {} if become_subreaper is None else {"subreaper": start_below(become_subreaper)}
+            body = {**this_process(), "at": time.time(), **below, "supervisor": supervisor}
+            write_once(self.path("meta"), body)
             # A command must not inherit the limit that was raised for us.
             resource.setrlimit(resource.RLIMIT_NOFILE, unraised)
 
@@ -241,25 +252,16 @@ class Child:
                 start_new_session=become_subreaper is None,
                 preexec_fn=prepare,  # noqa: PLW1509 - one thread only, so this is safe
             )
-            words = os.read(hearing, 100).split() if become_subreaper is not None else []
         except BaseException:
             for reading, _ in pipes:
                 os.close(reading)
             raise
         finally:
-            os.close(hearing)
-            os.close(told)
             for _, writing in pipes:
                 os.close(writing)
         for name, (reading, _) in zip(STREAMS, pipes, strict=True):
             os.set_blocking(reading, False)
             self.streams.append(Stream(self, name, reading))
-        first: dict[str, Any] = {"pid": self.process.pid, "start": start_time(self.process.pid), "boot": boot_id()}
-        self.leader = int(words[0]) if words else self.process.pid
-        if not words:
-            return {**first, "at": time.time()}
-        leader = {"pid": self.leader, "start": words[1].decode(), "boot": first["boot"]}
-        return {**leader, "at": time.time(), "subreaper": first}
 
     def has_room(self) -> bool:
         """Whether less than `unread` bytes lie unread; the reader removes what it has read."""
@@ -314,7 +316,7 @@ class Supervisor:
         self.changed: set[str] = set()
         self.told = 0.0
         self.become_subreaper = subreaping()
-        self.me = {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
+        self.me = this_process()
         self.unraised = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(OSError, ValueError):  # macOS refuses more than a limit of its own
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.unraised[1], self.unraised[1]))
@@ -374,25 +376,24 @@ class Supervisor:
             self._send({"id": child.id, "refused": str(error)})
             return
         try:
-            meta = child.start(request, self.unraised, self.become_subreaper)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._refuse(child, error)
+            child.start(request, self.me, self.unraised, self.become_subreaper)
+        except (OSError, ValueError) as error:
+            self._refuse(child, str(error))
             return
-        try:
-            write_whole(child.path("meta"), {**meta, "supervisor": self.me})
-        except OSError as error:  # it could not be found again
-            os.killpg(child.leader, signal.SIGKILL)
-            self._refuse(child, error)
-        else:
-            self._send({"id": child.id, "started": True})
+        except subprocess.SubprocessError:  # Python does not say which fault it was in the forked process
+            self._refuse(child, f"its processes cannot be recorded in {child.folder}, or it cannot become a process")
+            return
+        self._send({"id": child.id, "started": True})
         self.children[child.id] = child
         for stream in child.streams:
             self.selector.register(stream.descriptor, selectors.EVENT_READ, stream)
 
-    def _refuse(self, child: Child, error: Exception) -> None:
+    def _refuse(self, child: Child, why: str) -> None:
         with contextlib.suppress(OSError):
-            write_whole(child.path("meta"), {"refused": str(error)})
-        self._send({"id": child.id, "refused": str(error)})
+            write_whole(child.path("meta"), {"refused": why})
+            # A reader that found `meta` before exec failed waits for the exit.
+            write_whole(child.path("exit"), {"code": 127, "at": time.time()})
+        self._send({"id": child.id, "refused": why})
 
     def _drain(self, stream: Stream) -> None:
         try:
