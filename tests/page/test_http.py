@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import events_of, mission, play, repeat
+from engine_stage import events_of, mission, play, repeat, until
 from page_stage import Seen, Served, page
 
 from pursuit import Budget, Runtime, metric
@@ -19,6 +19,7 @@ from pursuit.page.app import HEADERS, NAVIGATION, POLICY
 from pursuit.page.markup import changes, content, folded, image
 from pursuit.page.sessions import SessionLimits, Sessions
 from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.server.missions.server import mission_server
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import user_name
@@ -295,6 +296,22 @@ def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path
     play(scene)
 
 
+def test_resume_drives_the_mission_where_missions_are_served(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with asking(tmp_path) as runtime, mission_server(runtime), page(runtime, tmp_path) as served:
+            wanted = mission(proposer=repeat("measure"), budget=Budget(max_iterations=3))
+            found = (await runtime.service.start(wanted)).session_id
+            await runtime.service.pause(found)
+            async with served.person() as ann:
+                answer = await ann.press(f"/missions/{found}/resume")
+                assert answer.headers["location"].endswith("?done=resumed")
+                await until(runtime, found, lambda state: state.terminal)
+                seen = await ann.get(f"/missions/{found}")
+                assert "The iterations of the budget are used up." in seen.text and "3 of 3" in seen.text
+
+    play(scene)
+
+
 def _only_ours(seen: Seen, path: str) -> None:
     """Nothing in a page comes from a tool but text: no element, no attribute, no address."""
     for tag, attributes in seen.elements:
@@ -373,6 +390,13 @@ def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differ
                 await runtime.service.pause(found, reason="now")
                 second = await _event(lines)
                 assert "It is paused: now." in second["data"] and second["id"] != first["id"]
+            async with served.person() as bob, bob.wire.stream("GET", path) as stream:
+                lines = stream.aiter_lines()
+                await _event(lines)
+                await bob.press("/sign-out")
+                await runtime.service.resume(found)
+                assert [line async for line in lines] == []  # the stream of a session that ended, ends
+                await runtime.service.pause(found, reason="now")
             async with ann.wire.stream("GET", path, headers={"Last-Event-ID": first["id"]}) as stream:
                 assert (await _event(stream.aiter_lines()))["id"] == second["id"]
             async with ann.wire.stream("GET", path, headers={"Last-Event-ID": second["id"]}) as stream:

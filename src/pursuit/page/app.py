@@ -118,7 +118,13 @@ class View:
         rights = "".join("1" if self.may(scope) else "0" for scope in ("missions:write", "approvals:answer", "tasks:*"))
         last = self.request.headers.get("last-event-id", "")
         events = self.page.live.follow(
-            f"{rights} {key}", render, stream=stream, every=every, last=last, csrf=self.session.csrf
+            f"{rights} {key}",
+            render,
+            stream=stream,
+            every=every,
+            last=last,
+            csrf=self.session.csrf,
+            valid=lambda: self.page.session(self.request) is not None,
         )
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
@@ -188,9 +194,13 @@ class Page:
             return _html(self.text("_error.html", **shown), status)
         return self.render(request, "error.html", session, status=status, title="Not done", **shown)
 
-    async def _guarded(self, handler: Handler, scope: str | None, request: Request) -> Response:
+    def session(self, request: Request) -> Session | None:
+        """The session of a request, if it has not ended."""
         cookie = request.cookies.get(cookie_name(request), "")
-        session = self.sessions.find(cookie) if cookie else None
+        return self.sessions.find(cookie) if cookie else None
+
+    async def _guarded(self, handler: Handler, scope: str | None, request: Request) -> Response:
+        session = self.session(request)
         if session is None:
             return self._signed_out(request)
         try:

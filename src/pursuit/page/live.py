@@ -67,11 +67,13 @@ class Live:
         every: float | None = None,
         last: str = "",
         csrf: str = "",
+        valid: Callable[[], bool] = lambda: True,
     ) -> AsyncGenerator[bytes]:
         """The events of a viewer: the newest fragment whenever it differs from the `last` one.
 
         `key` names what is rendered: viewers with the same key share it. It grows with `stream`, or with any stream.
-        What also grows elsewhere, such as the output of a command, is looked at `every` so many seconds.
+        What also grows elsewhere, such as the output of a command, is looked at `every` so many seconds. It ends once
+        the viewer's session is not `valid` any more.
         """
         channel = self._channels.get(key)
         if channel is None:
@@ -79,7 +81,7 @@ class Live:
             self._tasks.start_soon(self._run, channel, stream, every or self.settings.look_again)
         channel.viewers += 1
         try:
-            while True:
+            while valid():
                 changed = channel.changed
                 if channel.version and channel.version != last:
                     last = channel.version

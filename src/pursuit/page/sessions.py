@@ -94,6 +94,8 @@ class Sessions:
         self._tokens = tokens
         self.limits = limits or SessionLimits()
         self._now = now
+        self._seen: tuple[int, int, int] | None = None
+        self._kept = _Document()
 
     @classmethod
     def beside(cls, tokens: Tokens) -> Sessions:
@@ -187,11 +189,16 @@ class Sessions:
         return secret
 
     def _read(self) -> _Document:
-        """The file; one that is absent or damaged signs nobody in."""
+        """The file, read again whenever it has changed; one that is absent or damaged signs no one in."""
         try:
-            return msgspec.json.decode(self._file.path.read_bytes(), type=_Document)
+            at = self._file.path.stat()
+            seen = (at.st_mtime_ns, at.st_size, at.st_ino)
+            if seen != self._seen:
+                self._kept = msgspec.json.decode(self._file.path.read_bytes(), type=_Document)
+                self._seen = seen
         except (OSError, msgspec.DecodeError):
-            return _Document()
+            self._seen, self._kept = None, _Document()
+        return self._kept
 
     def _write(self, document: _Document) -> None:
         self._file.write(msgspec.json.encode(document).decode())

@@ -32,7 +32,7 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.progress import SIGNIFICANT, trend_of
+from pursuit.core.progress import SIGNIFICANT, Trend
 from pursuit.core.report import iso
 from pursuit.core.state import MissionState
 from pursuit.errors import InvalidArgument
@@ -484,7 +484,7 @@ def _trend(state: MissionState, threshold: MetricThreshold) -> dict[str, Any]:
     values = [point.value for point in state.series.points(threshold.metric, threshold.source)][-SHOWN_VALUES:]
     side = {"<": 1.0, "<=": 1.0, ">": -1.0, ">=": -1.0}.get(threshold.op)
     away = [abs(one - threshold.target) if side is None else side * (one - threshold.target) for one in values]
-    found = trend_of(away)
+    found = Trend(away)
     word = "getting closer" if found.z >= SIGNIFICANT else "moving away" if found.z <= -SIGNIFICANT else "level"
     return {"values": values, "target": threshold.target, "op": threshold.op, "word": word if len(values) > 1 else ""}
 
