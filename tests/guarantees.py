@@ -226,4 +226,5 @@ GUARANTEES = {
     "an-approval-is-answered-once-on-the-page": "The page shows an approval whole, with its secrets masked, and a second answer says that it is late.",
     "what-tools-return-is-text-on-the-page": "What tools and clients write is text in every view of the page: no element, no attribute, no address.",
     "live-updates-are-coalesced": "The page's live updates come from the ledger, coalesced, and a viewer that reconnects gets only what differs.",
+    "page-follows-across-crashes": "An open page goes on by itself after kill -9 of the driver and of the server.",
 }

@@ -54,7 +54,7 @@ def views(site: Site) -> dict[str, str]:
     }
 
 
-@pytest.mark.guarantee("page-shows-text-as-text")
+@pytest.mark.guarantee("what-tools-return-is-text-on-the-page")
 def test_every_view_keeps_text_as_text_and_is_accessible(site: Site, one: Viewer) -> None:
     page = one.page
     faults: list[str] = []
@@ -76,7 +76,7 @@ def test_every_view_keeps_text_as_text_and_is_accessible(site: Site, one: Viewer
     expect(page.locator("pre.log .a1.bold")).to_have_text("one failed")
 
 
-@pytest.mark.guarantee("page-shows-text-as-text")
+@pytest.mark.guarantee("what-tools-return-is-text-on-the-page")
 def test_each_hostile_call_opens_in_the_drawer(site: Site, one: Viewer) -> None:
     page = one.open(f"/missions/{site.missions['hostile']}/timeline")
     for place in (0, 40, 94, 95, 96, 98):  # strings, and documents: images, a page, a link
@@ -109,7 +109,7 @@ def test_a_shared_file_opens_from_disk_without_a_network(
     assert "<script" not in file.read_text(encoding="utf-8").lower()
 
 
-@pytest.mark.guarantee("the-first-answer-counts-on-the-page")
+@pytest.mark.guarantee("an-approval-is-answered-once-on-the-page")
 def test_the_second_of_two_browsers_learns_that_it_is_too_late(
     site: Site, one: Viewer, viewer: Callable[..., Viewer]
 ) -> None:
