@@ -58,6 +58,7 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert "Make value() return 2." in place.prompts[0] and "not checked yet" in place.prompts[0]
     assert "value is 3" in place.prompts[1] and "protected files" in place.prompts[1]
     assert "Budget left: 3 turns." in place.prompts[1]
+    assert "Warning: " in place.prompts[1] and "changes that are not committed" in place.prompts[1]
     assert [one["method"] for one in place.heard][:3] == ["initialize", "session/new", "session/prompt"]
 
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from pursuit.cli import show_problems
-from pursuit.cli.console import ENDED, EXIT, Screen
+from pursuit.cli.console import EXIT, Screen
 from pursuit.cli.context import Context, collect_garbage
 from pursuit.cli.drive import Drive
 from pursuit.cli.errors import root_cause
@@ -40,14 +40,12 @@ from pursuit.errors import (
     NotTrusted,
     ProblemNotFound,
     PursuitError,
-    SessionNotFound,
     UpstreamUnavailable,
     ValidationFailed,
 )
 from pursuit.ledger.contract import Ledger
 from pursuit.problems.attempts import (
     Attempt,
-    attempts_at,
     checked_attempt_id,
     load_attempt,
     new_attempt_id,
@@ -55,7 +53,7 @@ from pursuit.problems.attempts import (
 )
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED, Catalogue, Found, discover, manifests_in, workspaces_of
-from pursuit.problems.comparison import attempt_row, problem_row, replay, targets_of
+from pursuit.problems.comparison import attempt_row, replay, targets_of
 from pursuit.problems.manifest import MANIFEST, Manifest
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.missions import (
@@ -74,6 +72,7 @@ from pursuit.problems.scoring import checked_submission, scored_event
 from pursuit.problems.secrecy import judging_digest, revealed_in
 from pursuit.runtime import OWN_FILES, Runtime
 from pursuit.sandbox import Sandbox
+from pursuit.service.comparison import compared
 from pursuit.service.queries import new_mission_id, require_id
 
 if TYPE_CHECKING:
@@ -510,7 +509,7 @@ def compare_attempts(context: Context, problems: Sequence[Manifest], output: Pat
     unreadable: list[str] = []
 
     async def read(runtime: Runtime) -> list[dict[str, Any]]:
-        return [await _compared(runtime, problem, unreadable) for problem in problems]
+        return [await compared(runtime.service, problem, unreadable) for problem in problems]
 
     found = context.look(read)
     screen = context.screen
@@ -522,20 +521,6 @@ def compare_attempts(context: Context, problems: Sequence[Manifest], output: Pat
     show_problems.comparison(screen, found)
     for why in unreadable:
         screen.note(f"left out: {why}")
-
-
-async def _compared(runtime: Runtime, problem: Manifest, unreadable: list[str]) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = []
-    version = await anyio.to_thread.run_sync(judging_digest, problem)
-    for state in await attempts_at(runtime.service.ledger, {problem.problem_id}, unreadable):
-        spent: Mapping[str, Any] | None = None
-        over = state.opened.mission is not None
-        if state.opened.mission is not None:
-            with suppress(SessionNotFound):  # forgotten since; only an ended mission can be
-                status = await runtime.service.status(state.opened.mission)
-                spent, over = status["budget"]["used"], status["status"] in ENDED
-        rows.append(attempt_row(problem, state, spent, version=version, mission_over=over, now=time.time()))
-    return problem_row(problem, rows)
 
 
 def replay_attempt(

@@ -294,6 +294,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.elapsed_before += state.elapsed + event.waited
     state.elapsed = 0.0
     state.run = event.run
+    state.host = event.host
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.drivers = drivers_with(state, event.driver)
     state.driver = event.driver
@@ -301,6 +302,8 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.handed_in = event.proposal
     state.mode = event.mode or state.mode
     state.failure = None
+    if state.waiting_for == "pace":
+        state.wait_began = event.at  # what it waited before is in `waited`
     if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
     if state.started_at is None:
@@ -602,6 +605,8 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         state.fallback = state.fallback if event.fallback is None else event.fallback
         if event.window is not None and state.asked_of is not None:
             state.windows[state.asked_of] = event.window
+        if event.not_before is not None and state.asked_of is not None:
+            state.not_before[state.asked_of] = event.not_before
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:

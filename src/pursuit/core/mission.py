@@ -418,6 +418,8 @@ class Mission(InputModel):
     fleet: Fleet | None = None
     share: Annotated[list[Name], Field(max_length=100)] = Field(default_factory=list[str])
     """The tokens, by name, that may see and drive it beside its owner; `*` is all."""
+    queue: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = "default"
+    """The queue of the workers that drive it, on a ledger that several machines share."""
 
     @field_validator("pace", mode="before")
     @classmethod

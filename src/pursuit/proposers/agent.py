@@ -163,6 +163,7 @@ def _last_turn(state: MissionState) -> list[str]:
         rows.append("Your last turn changed no file.")
     if turn.error is None and state.last_ended is not None and state.last_ended.rationale:
         rows.append(state.last_ended.rationale)
+    rows += [f"Warning: {one.message}" for one in state.new_warnings]
     return [*rows, ""] if rows else []
 
 

@@ -28,6 +28,7 @@ from pursuit.core.state import MissionState
 from pursuit.errors import UpstreamUnavailable
 from pursuit.proposers.agent import AgentTurn, BestOf
 from pursuit.proposers.contract import Failed, Proposer, Waiting
+from pursuit.proposers.conversation import Prefixes
 from pursuit.proposers.language import ROOM, LanguageModel, ModelRequest, Models, NoAnswerYet, ProposerContext, Terms
 from pursuit.proposers.model import AskModel, Patience
 from pursuit.proposers.search import Search, require_search
@@ -92,6 +93,7 @@ class Choice:
     models: Models
     tools_bytes: int = ROOM
     patience: Patience = field(default_factory=Patience)
+    prefixes: Prefixes = field(default_factory=Prefixes)
 
     async def ready(self, mission: Mission) -> None:
         """Raises before anything is spent if the proposer cannot work from here."""
@@ -131,7 +133,9 @@ class Choice:
 
     def _asking(self, settings: AskedProposer, models: Sequence[LanguageModel], means: ProposerContext) -> AskModel:
         recorded = [means.record(model) for model in models]
-        return AskModel(settings, recorded, means, room=self.tools_bytes, patience=self.patience)
+        return AskModel(
+            settings, recorded, means, room=self.tools_bytes, patience=self.patience, prefixes=self.prefixes
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
 
 POLL_SECONDS = 1.0
+SHARED_POLL_SECONDS = 5.0
+"""The same on a database, which other processes need, too."""
 SLOT_POLL_SECONDS = 0.1
 CLOSE_SECONDS = 10.0
 CANCELLED_REASON = "its parent was ended, or its task was cancelled"
@@ -191,7 +193,8 @@ class _ChildRun:
                 if closed or (state.terminal and await self._service.driver.close(self._child) is not None):
                     return
                 if not await self._advance(state, fleet) or (await self._service.state(self._child)).seq == before:
-                    with anyio.move_on_after(POLL_SECONDS):
+                    shared = self._service.placement is not None
+                    with anyio.move_on_after(SHARED_POLL_SECONDS if shared else POLL_SECONDS):
                         await bell.wait()
 
     async def _advance(self, state: MissionState, fleet: Fleet) -> bool:
@@ -205,6 +208,12 @@ class _ChildRun:
         failed = state.failure.error if state.failure is not None and state.status == "failed" else None
         if failed is not None and not await self._may_restart(failed, fleet):
             return True
+        if await self._service.has_workers(self._child):
+            if failed is not None:
+                await self._service.say(self._child, MissionResumed(at=self._service.clock.now(), by=self._parent))
+            if not await self._service.ledger.is_claimed(self._child):
+                await self._service.place(self._child)
+            return False  # it goes on wherever there is room, and its bell rings here
         try:
             await self._service.drive(self._child, resume=failed is not None)
         except Conflict:

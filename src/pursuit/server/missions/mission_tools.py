@@ -301,6 +301,7 @@ class MissionTools:
                 "fleet": "Lets it start child missions out of its own budget, by the tool fleet.spawn.",
             },
             in_words=("checkpoint_cadence", "pace", "observe", "proposer", "policy", "fleet", "expect"),
+            app=True,
         )
         return [
             *([] if alone else [start]),
@@ -324,6 +325,7 @@ class MissionTools:
                 annotations=READS,
                 handler=self._status,
                 descriptions=session,
+                app=True,
             ),
             ServerTool(
                 name="mission_iterate",
