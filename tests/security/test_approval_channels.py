@@ -110,6 +110,49 @@ def test_a_client_with_the_scope_of_approvers_answers_its_own_question(tmp_path:
     run(main)
 
 
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+def test_a_client_with_the_scope_of_approvers_answers_for_its_child_mission(tmp_path: Path) -> None:
+    child = {key: value for key, value in WIPES.items() if key != "tool_allowlist"}
+    spawn = {"tool_name": "fleet.spawn", "args": {**child, "budget": {"max_iterations": 1}}}
+    parent = {**WIPES, "fleet": {}, "proposer": "client"}
+
+    async def main() -> None:
+        async with serving(tmp_path, ASK) as served:
+            scopes: Any = ["missions:write", "tools:call", "approvals:answer"]
+            served.shown["sly"] = served.tokens.make("sly", scopes=scopes)
+            mission = await served.start("sly", parent)
+            await served.call("sly", "mission_iterate", {"session_id": mission, "proposal": {"tool_calls": [spawn]}})
+            approvals = Approvals(served.runtime.service)
+            with anyio.fail_after(30):
+                while not (rows := await approvals.open()):
+                    await anyio.sleep(0.02)
+            assert rows[0]["session_id"] != mission
+            async with http(served.shown["sly"]) as wire:
+                place = f"{served.url.removesuffix('/mcp')}/approvals/{rows[0]['approval_id']}"
+                refused = await wire.post(place, json={"answer": "once"})
+            assert (refused.status_code, served.world.reached) == (403, [])
+
+    run(main)
+
+
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_that_may_approve_its_own_calls_answers_for_another(tmp_path: Path, era: str) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, ASK + LISTED) as served:
+            trusted = served.tokens.make("trusted", may=["approve-own"])
+            mission = await served.start("guest", {**WIPES, "share": ["trusted"]})
+            await served.call("guest", "mission_iterate", {"session_id": mission})
+            asked: list[str] = []
+            async with agent(served.url, era, trusted, asked) as client:
+                await client.call_tool("mission_iterate", {"session_id": mission})
+            assert (asked, served.world.reached) == ([], [])
+            (row,) = await Approvals(served.runtime.service).open()
+            assert row["session_id"] == mission
+
+    run(main)
+
+
 @pytest.mark.guarantee("a-yes-needs-a-listed-channel")
 @pytest.mark.guarantee("an-approver-sees-everything")
 @pytest.mark.parametrize("era", ERAS)
@@ -381,6 +424,17 @@ def test_a_secret_by_its_name_stays_masked_where_keys_collide_or_are_long() -> N
     given = {"\ud800password": "hunter2", "?password": "hunter2", "k" * 600 + "_password": "hunter2"}
     assert len(masked(given)) == len(redacted(given)) == 3
     assert {*masked(given).values(), *redacted(given).values()} == {"[redacted]"}
+
+
+@pytest.mark.guarantee("an-approver-sees-everything")
+def test_names_of_secrets_in_every_usual_spelling_are_masked() -> None:
+    secrets = ["password", "db_password_2", "PGPASSWORD", "pwd", "pass", "api-key", "X-Api-Key", "apiKey", "API KEY"]
+    secrets += ["access_key", "private-key", "accessToken", "client_secret", "Proxy-Authorization", "bearer", "Cookie"]
+    counts = {"max_tokens": 5, "passenger": "a", "compass": "b", "key": "c", "path": "d", "monkey": "e", "author": "f"}
+    given = {**dict.fromkeys(secrets, "s3"), **counts}
+    for shown in (masked(given), redacted(given)):
+        assert [name for name in secrets if shown[name] == "s3"] == []
+        assert {name: shown[name] for name in counts} == counts
 
 
 def test_wrong_channels_and_numbers_of_people_are_faults_with_their_place(tmp_path: Path) -> None:
