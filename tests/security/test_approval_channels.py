@@ -15,6 +15,7 @@ from engine_stage import events_of, mission, repeat
 from gateway_stage import run
 from http_stage import http
 from mcp import Client
+from plain_http import TASKS
 from problem_stage import ERAS
 from test_approval_grants import ASK
 from test_callers import WIPES
@@ -149,6 +150,69 @@ def test_a_client_that_may_approve_its_own_calls_answers_for_another(tmp_path: P
             assert (asked, served.world.reached) == ([], [])
             (row,) = await Approvals(served.runtime.service).open()
             assert row["session_id"] == mission
+
+    run(main)
+
+
+SECOND_ASKS = """
+[policy]
+mode = "ask"
+[[policy.rules]]
+decision = "allow"
+server = "world"
+[[policy.rules]]
+decision = "ask"
+server = "world"
+arguments = { place = "2" }
+"""
+
+
+@pytest.mark.guarantee("a-yes-needs-a-listed-channel")
+@pytest.mark.parametrize("who", ["trusted", "guest"])
+def test_after_a_restart_a_client_answers_the_question_of_its_task_by_its_channel_alone(
+    tmp_path: Path, who: str
+) -> None:
+    able = {**TASKS, "elicitation": {"form": {}}}
+    calls = [{"tool_calls": [{"tool_name": "world.wipe", "args": {"place": place}}]} for place in ("1", "2")]
+    twice = {**WIPES, "proposer": {"kind": "replay", "proposals": calls}}
+
+    async def first() -> tuple[dict[str, str], str]:
+        """The process ends while the task waits for its first call, which needs no yes."""
+        async with serving(tmp_path, SECOND_ASKS + LISTED) as served:
+            served.shown["trusted"] = served.tokens.make("trusted", may=["approve-own"])
+            served.world.hold = anyio.Event()
+            asked = {"session_id": await served.start(who, twice), "max_iterations_this_call": 2}
+            begun = await served.call(who, "mission_iterate", asked, able=able)
+            with anyio.fail_after(30):
+                while not served.world.reached:
+                    await anyio.sleep(0.02)
+            return served.shown, begun["taskId"]
+
+    async def main() -> None:
+        shown, task = await first()
+        async with serving(tmp_path, SECOND_ASKS + LISTED, shown=shown) as served:
+
+            async def state() -> dict[str, Any]:
+                return (await served.ask(who, "tasks/get", {"taskId": task}, able=able))["result"]
+
+            with anyio.fail_after(30):
+                while (now := await state())["status"] == "working":
+                    await anyio.sleep(0.02)
+            (row,) = await Approvals(served.runtime.service).open()
+            asked = now.get("inputRequests", {})
+            assert (now["status"], list(asked)) == (
+                ("input_required", [row["approval_id"]]) if who == "trusted" else ("completed", [])
+            )
+            before = list(served.world.reached)
+            said = {row["approval_id"]: {"action": "accept", "content": {"answer": "once"}}}
+            await served.ask(who, "tasks/update", {"taskId": task, "inputResponses": said}, able=able)
+            with anyio.fail_after(30):
+                while (await state())["status"] != "completed":
+                    await anyio.sleep(0.02)
+            assert served.world.reached == [*before, *(["tools/call"] if who == "trusted" else [])]
+            answers = await events_of(served.runtime, row["session_id"], ApprovalAnswered)
+            told = [(one.channel, str(one.person).partition(":")[0]) for one in answers]
+            assert told == ([("http-elicitation", "token")] if who == "trusted" else [])
 
     run(main)
 
