@@ -151,7 +151,15 @@ class Approvals:
         before = set(asked.said)
         if answer in GRANTS:
             client = _client_of(asked, await service.state(mission_id))
-            await require_other_client(service.audit, approval_id, mission_id, by=by, channel=channel, client=client)
+            await require_other_client(
+                service.audit,
+                approval_id,
+                mission_id,
+                by=by,
+                channel=channel,
+                client=client,
+                accepts=asked.accepts is not None,
+            )
             require_seen(approval_id, cut=asked.cut and not unseen and by.person not in asked.shown)
             require_other(approval_id, by.person in before, asked.require)
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
@@ -200,7 +208,7 @@ class Approvals:
         texts = {
             one.approval_id: one.description if one.accepts else whole_question(one.description, one.args)
             for one in pending(state.approvals)
-            if now < one.until and may_answer(caller, channel, _client_of(one, state))
+            if now < one.until and may_answer(caller, channel, _client_of(one, state), accepts=one.accepts is not None)
         }
         return {approval_id: text for approval_id, text in texts.items() if len(text) <= LONGEST_FORM}
 
