@@ -227,8 +227,9 @@ def seed_of(seed: int, number: int) -> int:
 
 
 LARGEST_SEED = 2**32
-REPEAT, MOST_REPEATS = 5, 8
-"""With noise each fifth trial measures the best point again, up to eight times: the mean then has a third of it."""
+REPEAT, MOST_REPEATS = 10, 8
+"""With noise each tenth trial measures the best point again, up to eight times: the mean then has a third of it. More
+repeats leave too few trials to find the best peak of many."""
 
 
 class Study:
