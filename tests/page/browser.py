@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +62,14 @@ class Viewer:
         self.context.set_default_timeout(30_000)
         self.context.add_init_script(WATCH)
         self.faults: list[str] = []
+        self.root = ""
+        """Where the page is."""
         self.page = self.tab()
+
+    def open(self, path: str) -> Page:
+        """A view by its path."""
+        self.page.goto(self.root + path)
+        return self.page
 
     def tab(self) -> Page:
         """Another tab of the same person."""
@@ -77,8 +84,8 @@ class Viewer:
         found = (page or self.page).evaluate("window.violations")
         assert not found and not self.faults, (found, self.faults)
 
-    def accessible(self, page: Page | Frame | None = None) -> None:
-        """axe-core finds nothing in what is shown."""
+    def accessible(self, page: Page | Frame | None = None, rules: Sequence[str] = RULES) -> None:
+        """axe-core finds nothing in what is shown; `rules` are tags of rules, or one rule."""
         page = page or self.page
         if not page.evaluate("typeof axe !== 'undefined'"):
             page.evaluate(AXE.read_text(encoding="utf-8"))
@@ -86,7 +93,7 @@ class Viewer:
             "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})"
             ".then(done => done.violations.map(one => [one.id, one.help, one.nodes.slice(0, 5).map(node =>"
             " [node.html, node.failureSummary])]))",
-            RULES,
+            rules,
         )
         assert not found, json.dumps(found, indent=1)
 

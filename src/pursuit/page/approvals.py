@@ -64,5 +64,5 @@ async def answer(view: View) -> Response:
     found = await Approvals(view.service).answer(
         view.path("approval_id"), said, reason=reason, caller=view.session.caller, channel="page"
     )
-    waits = said != "denied" and found.get("required", 1) > len(found.get("approved_by", ()))
+    waits = said != "denied" and found.get("required", 0) > len(found.get("approved_by", ()))
     return view.redirect("/approvals", done="more" if waits else said)
