@@ -41,7 +41,7 @@ os.environ["TASK_STEPS"] = str(sized(40, 9))  # for this process and those that 
 
 from coding_task import GOAL, INSTRUCTIONS, MODELS, STEPS, Workspace, plan  # noqa: E402
 from model_endpoint import EndpointProcess  # noqa: E402
-from react_peer import interpreter  # noqa: E402
+from react_peer import react_python  # noqa: E402
 
 from pursuit import Budget, Mission, Runtime, metric  # noqa: E402
 from pursuit.config.configuration import Configuration  # noqa: E402
@@ -104,7 +104,7 @@ def by_pydantic_ai(shape: str, _folder: Path) -> None:
 
 
 def by_langgraph(shape: str, _folder: Path) -> None:
-    words = [interpreter(), str(HERE / "react_peer.py"), shape]
+    words = [react_python(), str(HERE / "react_peer.py"), shape]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "LANGSMITH_TRACING": "false"})
 
 

@@ -14,9 +14,11 @@ Invariant: an event that was written once can be read for ever.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
+
+from pursuit.errors import LedgerTooNew
 
 Outcome = Literal["ok", "failed", "denied", "skipped", "timed_out", "cancelled", "unknown"]
 Verdict = Literal["continue", "adjust", "complete", "terminate"]
@@ -538,9 +540,19 @@ def encode(event: msgspec.Struct) -> tuple[str, bytes]:
     return type(event).__name__, _encoder.encode(event)
 
 
+KNOWN: set[str] = {one.__name__ for one in get_args(AnyEvent)}
+"""The type names of today's events."""
+
+
 def decode(kind: str, body: bytes) -> AnyEvent:
-    """The event from stored bytes; an old one is brought into today's form."""
+    """The event from stored bytes; an old one is brought into today's form.
+
+    Raises `LedgerTooNew` for the event of a newer release.
+    """
     upcast = UPCASTS.get(kind)
     if upcast is not None:
         body = _encoder.encode(upcast(msgspec.json.decode(body)))
+    elif kind not in KNOWN:
+        text = f"an event {kind!r} is of a newer release of Pursuit; upgrade this one"
+        raise LedgerTooNew(text, event=kind)
     return _decoder.decode(body)

@@ -91,6 +91,9 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
     used: dict[str, float] | None = None
     outcome: Outcome | None = None
     unpriced: bool = False
+    completed: bool = False
+    """Whether it met all its required criteria."""
+    metrics: dict[str, float] = {}
 
 
 class Iteration(msgspec.Struct, kw_only=True, gc=False):
@@ -278,6 +281,8 @@ class MissionState:
     elapsed_before: float = 0.0
     elapsed: float = 0.0
     run: str | None = None
+    host: str | None = None
+    """The machine of the last driver."""
     run_goal: int | None = None
     background: bool = False
     handed_in: dict[str, Any] | None = None
@@ -383,8 +388,10 @@ class MissionState:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed
 
-    def waited_for_child(self, now: float) -> float:
-        """The seconds for which it has been waiting for a child; 0 if it waits for none."""
+    def waited(self, now: float) -> float:
+        """The seconds of its wait, without a driver, that count for its wall clock: for a child, a pace or a model."""
+        if self.waiting_for in ("pace", "model") and self.wait_until is not None:
+            return max(0.0, min(now, self.wait_until) - self.wait_began)
         if self.waiting_for != "task" or self.open is None:
             return 0.0
         waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}

@@ -69,6 +69,17 @@ class Toolbox:
         disabled = [name for name in self.disabled if server is None]
         return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
 
+    async def overview(self) -> dict[str, Any]:
+        """The listing, the servers with their health, and what they changed since their tools were accepted."""
+        found, catalogue = await self._changes(None)
+        failures = catalogue.failures
+        servers = [
+            {**row, **({"status": "failed", "error": failures[row["server"]]} if row["server"] in failures else {})}
+            for row in self.host.pool.health()
+        ]
+        changed = [{**one.what, "difference": one.text} for one in found]
+        return {**_listed(catalogue, self.host.layers(), catalogue), "servers": servers, "changed": changed}
+
     async def changed(self, server: str | None = None) -> dict[str, Any]:
         """What the servers changed since their tools were accepted, with the difference for a person."""
         found, catalogue = await self._changes(server)
