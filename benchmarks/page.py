@@ -28,8 +28,12 @@ from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 
 from pursuit import Budget, Mission, Runtime, metric
 from pursuit.config.configuration import Configuration
-from pursuit.core.events import IterationEnded, decode
+from pursuit.core.events import IterationEnded, MissionCreated, MissionEnded, decode, encode
+from pursuit.core.fold import advance
 from pursuit.core.mission import RepeatProposer
+from pursuit.core.report import summary_of
+from pursuit.ledger.contract import Draft
+from pursuit.service.queries import new_mission_id
 
 LONG, SHORT = sized(10_000, 40), 10
 MANY, FEW = sized(10_000, 30), sized(100, 10)
@@ -79,14 +83,22 @@ async def long_and_short(state: Path) -> list[str]:
 
 
 async def many(state: Path, count: int) -> None:
-    """Missions that ended, and a few that did not."""
+    """Missions that ended, as the ledger has them, and a few that did not."""
     turn = anyio.CapacityLimiter(100)
 
     async def one(number: int) -> None:
+        created = MissionCreated(
+            at=time.time(), mission=mission(1).model_dump(mode="json"), tools=["bench.measure_part"]
+        )
+        state = advance(None, created)
+        drafts = [Draft(*encode(created))]
+        if number % 20:
+            ended = MissionEnded(at=time.time(), status="terminated", verdict="terminate", reason="user_abort")
+            state = advance(state, ended)
+            drafts.append(Draft(*encode(ended)))
         async with turn:
-            started = await runtime.service.start(mission(1))
-            if number % 20:
-                await runtime.service.abort(started.session_id)
+            summary = summary_of(state)
+            await runtime.service.ledger.append(new_mission_id(), 0, drafts, status=state.status, summary=summary)
 
     async with opened(state) as runtime, anyio.create_task_group() as tasks:
         for number in range(count):

@@ -21,10 +21,9 @@ tool_allowlist = ["workshop.step"]
 stagnation_threshold = "off"
 [[criteria]]
 criterion_id = "far"
-kind = "metric_threshold"
-metric = "steps"
-op = ">="
-target = 3
+kind = "tool_call_succeeded"
+tool_name = "workshop.step"
+min_count = 2
 [budget]
 max_iterations = 9
 [proposer]

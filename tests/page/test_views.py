@@ -46,7 +46,7 @@ def views(site: Site) -> dict[str, str]:
         "/tools": "workshop",
         "/fleet": "The other child",
         f"/fleet/{site.missions['fleet']}": "The other child",
-        "/problems": "mine",
+        "/problems": "The exam",
         "/problems/mine": "second",
         "/audit": "abort",
         "/audit/verify": "Everything is intact",

@@ -355,7 +355,7 @@ class MissionFilter:
 
     def selects(self, row: StreamRow) -> bool:
         """Whether a row is among them, apart from its status and time."""
-        about = f"{row.name} {row.summary.get('directive', '')}".lower()
+        about = f"{row.name} {row.summary.get('directive', '')}".lower() if self.words else ""
         return (
             all(word in about for word in self.words.lower().split())
             and self.owner in (None, row.summary.get("owner", ""))
