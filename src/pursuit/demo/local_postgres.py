@@ -79,6 +79,6 @@ class LocalPostgres:
         where = ("-D", str(self.folder / "data")) if on_data else ()
         with output.open("w") as file:
             command = [str(self.programs / name), *where, *words]
-            done = subprocess.run(command, cwd=self.folder, stdout=file, stderr=file, check=False, **self._user)  # noqa: S603 - the wheel's own program
-        if done.returncode:
+            code: int = subprocess.call(command, cwd=self.folder, stdout=file, stderr=file, **self._user)  # noqa: S603 - the wheel's own
+        if code:
             raise LedgerUnavailable(f"{name} of the local PostgreSQL failed: {output.read_text().strip()}")
