@@ -25,6 +25,7 @@ BENCHMARKS = (
     "models.py",
     "agents.py",
     "scale.py",
+    "page.py",
 )
 
 

@@ -27,8 +27,10 @@ def test_it_ends_well_and_names_the_report(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (report,) = [line.removeprefix("report: ") for line in done.stdout.splitlines() if line.startswith("report: ")]
     assert (tmp_path / ".pursuit" / "demo" / report).is_file()
-    # The last line is a command that can be copied.
-    words = done.stdout.splitlines()[-1].removeprefix("See it again:  ")
+    # The last lines are commands that can be copied.
+    (again_line, page_line) = done.stdout.splitlines()[-2:]
+    assert page_line.startswith("See it on the page:  cd ") and page_line.endswith("pursuit page")
+    words = again_line.removeprefix("See it again:  ")
     again = subprocess.run(
         ["sh", "-c", words], cwd=tmp_path, env=environment(tmp_path, 0), capture_output=True, text=True
     )

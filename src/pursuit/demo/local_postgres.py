@@ -79,6 +79,7 @@ class LocalPostgres:
         where = ("-D", str(self.folder / "data")) if on_data else ()
         with output.open("w") as file:
             command = [str(self.programs / name), *where, *words]
-            code: int = subprocess.call(command, cwd=self.folder, stdout=file, stderr=file, **self._user)  # noqa: S603 - the wheel's own
+            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file, **self._user)  # noqa: S603 - its own
+            code = process.wait()
         if code:
             raise LedgerUnavailable(f"{name} of the local PostgreSQL failed: {output.read_text().strip()}")
