@@ -8,8 +8,8 @@ import pytest
 from browser import Viewer
 from front_door import Served
 from hostile import STRINGS
-from site_stage import Site
 from playwright.sync_api import expect
+from site_stage import Site
 
 NARROW, WIDE = {"width": 360, "height": 780}, {"width": 1600, "height": 900}
 
