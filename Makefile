@@ -16,10 +16,13 @@ FASTMCP := .venv-fastmcp/.installed
 # With it, each of the many processes of a run would compile the same modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check conformance soak bench format clean
+.PHONY: demo demo-cluster test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
+
+demo-cluster: $(STAMP)  ## missions on three workers and a PostgreSQL from a wheel; one worker is killed before your eyes
+	@$(BIN)/python -m pursuit.demo.cluster
 
 test: $(STAMP) $(SUITE) $(REAL) $(TYPESCRIPT) $(BROWSER) $(MCP1) $(FASTMCP)  ## everything CI runs
 	@$(MAKE) --no-print-directory -j 2 check-static check-tests

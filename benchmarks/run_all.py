@@ -24,6 +24,7 @@ BENCHMARKS = (
     "floods.py",
     "models.py",
     "agents.py",
+    "scale.py",
     "page.py",
 )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -23,13 +24,15 @@ from pursuit.config.mission_file import MissionFile, load_mission_file, servers_
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
 from pursuit.core.mission import FLEET, Mission
+from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.state_cache import States
-from pursuit.errors import Fault, ValidationFailed
-from pursuit.ledger.contract import Ledger
-from pursuit.ledger.opening import open_ledger
+from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
+from pursuit.ledger.contract import LEASE_SECONDS, Ledger
+from pursuit.ledger.opening import open_ledger, open_placement
+from pursuit.ledger.placement import CHECK, Placement
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import ROOM, LanguageModel, Price
@@ -42,10 +45,11 @@ from pursuit.service.doctor import Finding, examine
 from pursuit.service.limits import ClientLimits
 from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
-from pursuit.service.tasks import Tasks
+from pursuit.service.tasks import Tasks, mission_of
 from pursuit.service.toolbox import Planner, Toolbox
 from pursuit.service.tracking import open_tracking
 from pursuit.tasks.calls import TaskCalls
+from pursuit.tasks.host import MACHINE_WAIT
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.upstream.host import ToolHost
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from pursuit.service.background import BackgroundRuns
     from pursuit.service.fleet import Children
     from pursuit.service.schedules import Schedules
+    from pursuit.service.worker import Worker
 
 MEGABYTE = 1024 * 1024
 OWN_FILES = "problems"
@@ -222,6 +227,8 @@ class Runtime:
         self.toolbox: Toolbox
         self.tasks: Tasks
         self.state_path: Path
+        self.placement: Placement | None = None
+        """Who hands missions to workers, on a ledger that several machines share."""
         self.model: str | None = None
         """The language model that proposes if a client names no proposer."""
         self.notifier: Notifier | None = None
@@ -246,6 +253,9 @@ class Runtime:
             self._settings = configuration.settings
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
+            self.placement = self._open_placement(self.state_path)
+            if self.placement is not None:
+                stack.push_async_callback(self.placement.close)
             clock = SystemClock()
             if configuration.notify is not None:
                 self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
@@ -267,6 +277,8 @@ class Runtime:
                     servers=lambda: (*self._configured.values(), *self._from_files.values()),
                     caller=self._caller,
                     log_bytes=None if log_megabytes is None else int(log_megabytes * MEGABYTE),
+                    machine=None if self.placement is None else platform.node(),
+                    machine_wait=configuration.settings.get("machine_wait", MACHINE_WAIT),
                 )
             )
             self._pool = await stack.enter_async_context(
@@ -313,8 +325,11 @@ class Runtime:
                 audit=audit,
                 uid=self.state_path.stat().st_uid,
                 scoped=self.only is not None,
+                placement=self.placement,
                 caller=self._caller,
             )
+            if self.placement is not None:
+                self.tasks.store.on_ended = self._wake
             self.tasks.resume["child"] = lambda state: self._fleet().resume(state)
             stack.push_async_callback(self._close_children)
             self.toolbox = _toolbox(host, configuration, audit=audit, caller=self._caller)
@@ -393,6 +408,12 @@ class Runtime:
         self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration), self._later))
         return reloaded
 
+    async def _wake(self, task: TaskState) -> None:
+        """Makes the mission that waits for a task, which has ended, a job again."""
+        if (call := mission_of(task)) is not None:
+            with suppress(PursuitError):  # a worker that looks for such missions finds it
+                await self.service.wake(call[0])
+
     def _is_own_file(self, path: Path) -> bool:
         """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""
         return path.resolve().parent == self.state_path.resolve().parent / OWN_FILES
@@ -450,6 +471,34 @@ class Runtime:
     def _open_ledger(self, path: Path) -> Ledger:
         settings = self._settings
         return open_ledger(path, lease=settings.get("lease_seconds"), migrate=settings.get("migrate_ledger", 1) != 0)
+
+    def _open_placement(self, path: Path) -> Placement | None:
+        names = {"worker_heartbeat": "heartbeat", "worker_poll": "dequeue"}
+        given = {part: self._settings[name] for name, part in names.items() if name in self._settings}
+        return open_placement(path, migrate=self._settings.get("migrate_ledger", 1) != 0, **given)
+
+    def worker(self, **settings: Any) -> Worker:
+        """A worker that drives missions with the servers of this runtime; `settings` are those of `WorkerSettings`.
+
+        Raises `InvalidArgument` for a ledger in a file.
+        """
+        from pursuit.service.worker import Worker, WorkerSettings  # noqa: PLC0415 - few processes are workers
+
+        if self.placement is None:
+            raise InvalidArgument(
+                f"a worker needs a ledger that machines share: --state postgresql://…, not {self.state_path}",
+                field="state",
+            )
+        checks = [f"{CHECK}{name}" for name in self.service.checks]
+        lease = self._settings.get("lease_seconds", LEASE_SECONDS)
+        return Worker(
+            self.service,
+            self.placement,
+            WorkerSettings(lease_seconds=lease, **settings),
+            has=[*self._pool.names, *checks],
+            prepare=self.use_servers_of,
+            finish_calls=self.tasks.finish_calls,
+        )
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):

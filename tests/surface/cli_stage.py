@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -192,11 +192,14 @@ class Place:
         os.close(ours)
         return process.wait(timeout=60), seen.decode()
 
-    def begin(self, *words: object, fresh: bool = True) -> Running:
-        """Starts a command that goes on while the test does; not `fresh`: with its modules loaded before."""
+    def begin(self, *words: object, fresh: bool = True, program: Sequence[str] | None = None) -> Running:
+        """Starts a command that goes on while the test does; not `fresh`: with its modules loaded before.
+
+        `program` stands in the place of `pursuit`.
+        """
         return Running(
             subprocess.Popen(
-                [*(COMMAND if fresh else pursuit()), *map(str, words)],
+                [*(program or (COMMAND if fresh else pursuit())), *map(str, words)],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

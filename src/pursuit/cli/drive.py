@@ -32,6 +32,7 @@ from pursuit.core.budgets import most_requests
 from pursuit.core.events import Permission
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
+from pursuit.ledger.opening import address_of
 from pursuit.policy.rules import parse_mode
 from pursuit.reports.wording import compact
 from pursuit.runtime import Runtime, open_planner
@@ -64,16 +65,28 @@ class Drive:
 
         return self.conduct(work)
 
-    def start(self, file: Path) -> int:
-        """Starts the mission in a file and does not run it."""
+    def start(self, file: Path, *, detach: bool = False) -> int:
+        """Starts the mission in a file and does not run it here; workers run it, if the ledger has any.
+
+        With `detach` a ledger without workers is refused.
+        """
         loaded = self._load(file)
+        if detach:
+            require_shared(self.context)
 
         async def work(runtime: Runtime) -> int:
+            if runtime.placement is not None:
+                await runtime.placement.health()  # a queue that cannot be used refuses the mission before it is stored
             mission_id = await self.accept(runtime, loaded)
+            placed = await runtime.service.place(mission_id)
             status = await runtime.service.status(mission_id)
-            if not self.screen.answer({key: status[key] for key in ("session_id", "status", "warnings")}):
+            keys = ("session_id", "status", "warnings", *(["placement"] if "placement" in status else []))
+            if not self.screen.answer({key: status[key] for key in keys}):
                 self.screen.plain(mission_id)
-                self.screen.next_step(f"run it with: {show.continue_command(self.context, status)}")
+                if placed:
+                    self._show_placed(mission_id, status)
+                else:
+                    self.screen.next_step(f"run it with: {show.continue_command(self.context, status)}")
             return 0
 
         return self.conduct(work)
@@ -87,6 +100,26 @@ class Drive:
             return await self._pursue(runtime, mission_id)
 
         return self.conduct(work)
+
+    def hand_over(self, mission_id: str) -> int:
+        """Continues a mission that is pending, interrupted, paused or failed, by workers."""
+        require_shared(self.context)
+        self._keep_mode(mission_id)
+
+        async def work(runtime: Runtime) -> int:
+            await runtime.use_servers_of(mission_id)
+            await runtime.service.hand_over(mission_id, resume=True, mode=self._mode)
+            status = await runtime.service.status(mission_id)
+            if not self.screen.answer(status):
+                self.screen.plain(mission_id)
+                self._show_placed(mission_id, status)
+            return 0
+
+        return self.conduct(work)
+
+    def _show_placed(self, mission_id: str, status: Mapping[str, Any]) -> None:
+        self.screen.note(status.get("placement", f"workers drive it: {self.context.command('workers')}"))
+        self.screen.next_step(f"follow it with: {self.context.command('watch', mission_id)}")
 
     def resume_all(self) -> int:
         """Continues every interrupted mission, several at a time, each in the policy mode that it was started with."""
@@ -313,7 +346,9 @@ class Drive:
         say, mission_id = self.context.command, status["session_id"]
         match (status["status"], status.get("waiting_for")):
             case ("completed" | "terminated", _):
-                return f"see it again: {say('report', mission_id)}"
+                workspace: dict[str, Any] = status.get("workspace") or {}
+                take = f"take it over: {say('workspace', 'apply', mission_id)}; " if "branch" in workspace else ""
+                return f"{take}see it again: {say('report', mission_id)}"
             case (_, "proposal"):
                 return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
             case (_, "approval"):
@@ -354,6 +389,13 @@ class Drive:
         """Tells the operator, as `[notify]` says, that these missions are interrupted."""
         if runtime.notifier is not None:
             await runtime.notifier.stopped(runtime.service, self._begun)
+
+
+def require_shared(context: Context) -> None:
+    """Refuses `--detach` for a ledger that has no workers."""
+    if address_of(context.ledger_path()) is None:
+        why = "--detach leaves a mission to workers, which need a ledger on PostgreSQL: --state postgresql://…"
+        raise InvalidArgument(why, field="--detach")
 
 
 async def _interrupted_modes(runtime: Runtime) -> dict[str, str | None]:

@@ -30,6 +30,7 @@ from pursuit.cli import (
     setup,
     task,
     tools,
+    worker,
     workspace,
 )
 from pursuit.cli.context import Context, WithContext
@@ -63,11 +64,20 @@ def before(
     """Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck."""
 
 
-for module in (setup, install, missions, queries, control, audit, serve):
+for module in (setup, install, missions, queries, control, audit, serve, worker):
     for one in module.app.registered_commands:
         one.rich_help_panel = module.PANEL
     app.registered_commands += module.app.registered_commands
-for group in (serve.token_app, serve.schedule_app, task.app, problem.app, tools.app, workspace.app, migrate.app):
+for group in (
+    serve.token_app,
+    serve.schedule_app,
+    worker.workers_app,
+    task.app,
+    problem.app,
+    tools.app,
+    workspace.app,
+    migrate.app,
+):
     app.add_typer(group, name=group.info.name, rich_help_panel=group.rich_help_panel)
 
 

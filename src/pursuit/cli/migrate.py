@@ -71,9 +71,13 @@ def up(
     address = address_of(context.ledger_path())
     if address is None:
         raise InvalidArgument("the ledger is a file, which is migrated when it is opened; name a database with --state")
+    import anyio
+
     from pursuit.ledger.postgres_schema import migrate_up
+    from pursuit.ledger.queue import upgrade_queue
 
     before, after = migrate_up(address, role)
+    anyio.run(upgrade_queue, address, role)
     if not context.screen.answer({"before": before, "after": after, "role": role}):
         context.screen.fact("schema", f"version {after}" if before == after else f"version {before} to {after}")
         if role is not None:

@@ -24,6 +24,10 @@ WaitOption = Annotated[
     typer.Option("--wait", help="Stay while the mission waits for an approval or a budget that is given elsewhere."),
 ]
 
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Leave it to the workers of a ledger on PostgreSQL (`pursuit worker`).")
+]
+
 app = typer.Typer()
 
 
@@ -36,6 +40,7 @@ def run(
         bool, typer.Option("--plan", help="Show the first proposal and the policy's decisions; run and store nothing.")
     ] = False,
     wait: WaitOption = False,
+    detach: DetachOption = False,
     mode: ModeOption = None,
 ) -> int:
     """Start the mission in a file and run it until it ends or waits."""
@@ -43,12 +48,14 @@ def run(
 
     if plan:
         return show_plan(context, file, mode)
+    if detach:
+        return Drive(context, mode).start(file, detach=True)
     return Drive(context, mode, wait=wait).run(file)
 
 
 @command(app)
 def start(context: Context, *, file: FileArgument, mode: ModeOption = None) -> int:
-    """Record the mission in a file without running it, and print its id."""
+    """Record the mission in a file without running it here, and print its id; on PostgreSQL workers run it."""
     from pursuit.cli.drive import Drive
 
     return Drive(context, mode).start(file)
@@ -84,6 +91,7 @@ def resume(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mission whose process stopped before its end.")] = False,
     wait: WaitOption = False,
+    detach: DetachOption = False,
     mode: ModeOption = None,
 ) -> int:
     """Continue a mission that is pending, interrupted, paused or failed, in the mode that it was started with."""
@@ -92,8 +100,11 @@ def resume(
 
     if (mission_id is None) != every:
         raise InvalidArgument("give a mission's ID, or --all", field="ID")
-    if every and wait:
-        raise InvalidArgument("--wait goes with one mission's ID, not with --all", field="--wait")
+    if every and (wait or detach):
+        option = "--wait" if wait else "--detach"
+        raise InvalidArgument(f"{option} goes with one mission's ID, not with --all", field=option)
+    if detach and mission_id is not None:
+        return Drive(context, mode).hand_over(mission_id)
     drive = Drive(context, mode, wait=wait)
     return drive.resume_all() if mission_id is None else drive.resume(mission_id)
 

@@ -7,8 +7,8 @@ one row per line.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, clean, counted, line, of_cap
 from pursuit.cli.context import Context
@@ -95,7 +95,8 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
     screen.fact("proposer", status["proposer"])
     _model_plain(screen, status)
-    _workspace_plain(screen, status)
+    for label, text in _workspace_facts(screen, status):
+        screen.fact(label, text)
     if "mode" in status:
         screen.fact("policy mode", f"{status['mode']} (kept by resume)")
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
@@ -107,20 +108,23 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact("warning", warning)
 
 
-def _workspace_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+def _workspace_facts(screen: Screen, status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Where an agent works, what its last turn changed, and the branch of the result."""
     row = status.get("workspace")
     if row is None:
         return
-    screen.fact("workspace", row["path"])
+    yield "workspace", row["path"]
     if row["turns"]:
         last = row["turns"][-1]
         diff = f"; {screen.command('workspace', 'diff', status['session_id'], '--turn', str(last['iteration']))}"
-        screen.fact("last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}")
+        yield "last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}"
     if row["protected_turns"]:
-        screen.fact("protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count")
+        yield "protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count"
+    for one in row.get("agents", ()):
+        state = "won" if one["won"] else "completed" if one["completed"] else "did not meet the criteria"
+        yield "agent", f"{one['agent']} {state} ({one['session_id']})"
     if "branch" in row:
-        screen.fact("branch", row["branch"])
+        yield "branch", row["branch"]
 
 
 def _relatives_plain(screen: Screen, status: Mapping[str, Any]) -> None:
@@ -143,6 +147,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.show(Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2)))
     words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
+    for label, text in _workspace_facts(screen, status):
+        screen.show(Padding(Text(f"{label} {line(text, 400)}"), (0, 0, 0, 2)))
     if "parent" in status:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
     if status["status"] == "interrupted":

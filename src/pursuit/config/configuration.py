@@ -71,6 +71,9 @@ SETTINGS = (
     "memory_lessons",
     "lease_seconds",
     "migrate_ledger",
+    "worker_heartbeat",
+    "worker_poll",
+    "machine_wait",
 )
 _OFF_AT_ZERO = ("memory_lessons", "migrate_ledger")
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")

@@ -27,7 +27,7 @@ from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.servers import ServerConfig
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
-from pursuit.core.mission import AgentProposer
+from pursuit.core.mission import agents_of
 from pursuit.errors import Fault, NotTrusted, ValidationFailed
 from pursuit.ledger.opening import is_address, without_password
 
@@ -117,8 +117,10 @@ def of_mission(file: MissionFile) -> Workspace:
     for criterion in file.mission.criteria:
         if isinstance(criterion, Check) and criterion.command is not None:
             rows.append(started("check", criterion.criterion_id, criterion.command, cwd=criterion.cwd))
-    if isinstance(file.mission.proposer, AgentProposer):
-        rows.append(started("proposer", "agent", file.mission.proposer.argv))
+    agents = agents_of(file.mission)
+    for agent in agents:
+        name = "agent" if len(agents) == 1 else f"agent {agent.label}"
+        rows.append(started("proposer", name, agent.argv))
     model = getattr(file.mission.proposer, "model", None)
     if model is not None:
         rows.append(started("proposer", "model", [str(model)]))

@@ -14,9 +14,11 @@ Invariant: an event that was written once can be read for ever.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
+
+from pursuit.errors import LedgerTooNew
 
 Outcome = Literal["ok", "failed", "denied", "skipped", "timed_out", "cancelled", "unknown"]
 Verdict = Literal["continue", "adjust", "complete", "terminate"]
@@ -405,7 +407,8 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it.
 
     A mission that waits for its model asks it again at `until`, or then its `fallback` of that number; `lost` requests
-    were sent and not answered. `window` is what the model takes at most, if it refused a request as too long.
+    were sent and not answered. `not_before` is when the provider wants to be asked again, and `window` what the model
+    takes at most, if it refused a request as too long.
     """
 
     waiting_for: WaitingFor
@@ -413,6 +416,7 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     until: float | None = None
     fallback: int | None = None
     lost: int = 0
+    not_before: float | None = None
     window: int | None = None
     elapsed: float = 0.0
 
@@ -536,9 +540,19 @@ def encode(event: msgspec.Struct) -> tuple[str, bytes]:
     return type(event).__name__, _encoder.encode(event)
 
 
+KNOWN: set[str] = {one.__name__ for one in get_args(AnyEvent)}
+"""The type names of today's events."""
+
+
 def decode(kind: str, body: bytes) -> AnyEvent:
-    """The event from stored bytes; an old one is brought into today's form."""
+    """The event from stored bytes; an old one is brought into today's form.
+
+    Raises `LedgerTooNew` for the event of a newer release.
+    """
     upcast = UPCASTS.get(kind)
     if upcast is not None:
         body = _encoder.encode(upcast(msgspec.json.decode(body)))
+    elif kind not in KNOWN:
+        text = f"an event {kind!r} is of a newer release of Pursuit; upgrade this one"
+        raise LedgerTooNew(text, event=kind)
     return _decoder.decode(body)

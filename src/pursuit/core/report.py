@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from pursuit.core import best_of
 from pursuit.core.approvals import GRANTS, Yes, agreed
 from pursuit.core.audit import redacted
 from pursuit.core.best import Candidate, best_row, violations
@@ -45,7 +46,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import CAP_REASONS, fold
 from pursuit.core.lessons import lessons_of
-from pursuit.core.mission import CAPS
+from pursuit.core.mission import CAPS, BestOfProposer, ClientProposer
 from pursuit.core.observe import leaves, source_matches, text_of, value_of
 from pursuit.core.series import Point
 from pursuit.core.state import MissionState, Status
@@ -234,6 +235,10 @@ def workspace_row(mission_id: str, state: MissionState) -> dict[str, Any] | None
     ]
     row: dict[str, Any] = {"path": workspace.path, "in_place": workspace.in_place, "turns": turns}
     row |= {"protected_turns": state.protected_turns}
+    if isinstance(state.mission.proposer, BestOfProposer):
+        won = best_of.winner(state)
+        row["agents"] = best_of.rows(state)
+        return row | ({} if won is None else {"branch": f"pursuit/{won[1].session_id}"})
     return row | ({"branch": f"pursuit/{mission_id}"} if state.status == "completed" else {})
 
 
@@ -557,6 +562,21 @@ def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
     can_go_on = status == "running" or waiting_for in ("pace", "task", "model") or expired
     goal = summary.get("run_goal")
     return can_go_on and (goal is None or summary.get("iteration_count", 0) < goal)
+
+
+def due_in(state: MissionState, now: float) -> float | None:
+    """Seconds until a driver has something to do; None if it has nothing to do without someone's word.
+
+    A mission that waits for a task is due when the task has ended, or at the latest when its own time is over.
+    """
+    if state.terminal:
+        return None if state.closed else 0.0
+    if state.status == "waiting" and state.waiting_for in ("approval", "pace", "model", "task"):
+        return None if state.wait_until is None else max(0.0, state.wait_until - now)
+    if state.status == "running":
+        return None if state.run_goal is not None and state.iteration_count >= state.run_goal else 0.0
+    clients_turn = isinstance(state.mission.proposer, ClientProposer)
+    return 0.0 if state.status == "pending" and not clients_turn else None
 
 
 def summary_of(state: MissionState) -> dict[str, Any]:

@@ -91,6 +91,9 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
     used: dict[str, float] | None = None
     outcome: Outcome | None = None
     unpriced: bool = False
+    completed: bool = False
+    """Whether it met all its required criteria."""
+    metrics: dict[str, float] = {}
 
 
 class Iteration(msgspec.Struct, kw_only=True, gc=False):
@@ -278,6 +281,8 @@ class MissionState:
     elapsed_before: float = 0.0
     elapsed: float = 0.0
     run: str | None = None
+    host: str | None = None
+    """The machine of the last driver."""
     run_goal: int | None = None
     background: bool = False
     handed_in: dict[str, Any] | None = None
@@ -301,6 +306,8 @@ class MissionState:
     """How often in a row no model could be reached."""
     windows: dict[str, int] = field(default_factory=dict[str, int])
     """The windows of models that refused a request as too long, as far as that tells."""
+    not_before: dict[str, float] = field(default_factory=dict[str, float])
+    """When the providers of models want to be asked again that were busy."""
     fallback: int = 0
     """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
     tools_offered: str | None = None
@@ -381,13 +388,20 @@ class MissionState:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed
 
-    def waited_for_child(self, now: float) -> float:
-        """The seconds for which it has been waiting for a child; 0 if it waits for none."""
+    def waited(self, now: float) -> float:
+        """The seconds of its wait, without a driver, that count for its wall clock: for a child, a pace or a model."""
+        if self.waiting_for in ("pace", "model") and self.wait_until is not None:
+            return max(0.0, min(now, self.wait_until) - self.wait_began)
         if self.waiting_for != "task" or self.open is None:
             return 0.0
         waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}
         child = any(one.call_id in waited for one in self.children.values())
         return max(0.0, now - self.wait_began) if child else 0.0
+
+    @property
+    def new_warnings(self) -> list[MissionWarned]:
+        """The warnings of the last iteration."""
+        return [one for one in self.raised if one.iteration == self.iteration_count - 1]
 
     @property
     def current_index(self) -> int:

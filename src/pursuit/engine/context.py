@@ -182,6 +182,16 @@ Ceiling = Callable[[MissionState, Spent], Awaitable[str | None]]
 """Counts what a mission has used, and says why it may not go on now, or None."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A run on a worker, which other missions wait for."""
+
+    leaving: anyio.Event
+    """Set when the worker stops: the run ends after the iteration that is under way."""
+    longest_wait: float = 0.0
+    """Seconds that the run keeps the mission while it waits for a pace or a model."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One driver's run of one mission."""
@@ -205,6 +215,7 @@ class Run:
     """The answers to questions of the agent that were used in this run."""
     started: float = 0.0
     ceiling: Ceiling | None = None
+    placed: Placed | None = None
     stop_ordered: bool = False
     interrupted: anyio.Event = field(default_factory=anyio.Event)
     """Set by each event of the operator."""
@@ -272,6 +283,14 @@ class Run:
 
     def _left_of(self, cap: float) -> float | None:
         return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()
+
+    def lets_go(self) -> bool:
+        """Whether the run ends here, with the mission as it stands, for another worker or another time."""
+        if self.placed is None:
+            return False
+        until = self.state.wait_until if self.state.waiting_for in ("pace", "model") else None
+        waits = until is not None and until - self.clock.now() > self.placed.longest_wait
+        return waits or self.placed.leaving.is_set()
 
     def report_phase(self, phase: Phase) -> None:
         """Calls the observer in this process; one that fails is not called again."""

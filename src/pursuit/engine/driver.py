@@ -43,11 +43,11 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import drivers_with, fold
 from pursuit.core.lessons import remembered
-from pursuit.core.mission import AgentProposer, Mission, MissionPolicy, Proposal
+from pursuit.core.mission import BEST_OF, AgentProposer, Mission, MissionPolicy, Proposal
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
 from pursuit.engine.agent_tools import tools_for_agent
-from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Run, Settings, Tools
+from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, recover_turn, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
@@ -169,6 +169,7 @@ class Driver:
         sampler: LanguageModel | None = None,
         mode: str | None = None,
         driver: Identity | None = None,
+        placed: Placed | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
@@ -177,7 +178,8 @@ class Driver:
         model cannot be reached. Raises `Overtaken` if the mission has more than `after` iterations. `claimed` is
         called with the state once the run is in the ledger: a run that dies later can be resumed. `sampler` is the
         model of the client that asks for this, if it has one. `mode` is recorded as the policy mode that the operator
-        chose for this run, `driver` the client that asks for it (None: the operator).
+        chose for this run, `driver` the client that asks for it (None: the operator). A `placed` run ends early when
+        its worker leaves, and at a long wait.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -197,7 +199,14 @@ class Driver:
                     raise
                 journal = Journal(self.ledger, mission_id, state, head, bell, claim=claim)
                 run = await self._begin(
-                    journal, iterations, proposal, observer, background=background, mode=mode, driver=driver
+                    journal,
+                    iterations,
+                    proposal,
+                    observer,
+                    background=background,
+                    mode=mode,
+                    driver=driver,
+                    placed=placed,
                 )
                 for warning in warnings:
                     journal.stage(warning)
@@ -215,6 +224,7 @@ class Driver:
                     blob=journal.blob,
                     compact=compact,
                     mission_id=mission_id,
+                    now=self.clock.now,
                     sampler=sampler,
                     lessons=lessons,
                 )
@@ -275,12 +285,15 @@ class Driver:
         background: bool,
         mode: str | None,
         driver: Identity | None,
+        placed: Placed | None,
     ) -> Run:
         """Records who drives now and how far, and settles what a dead driver left behind."""
         state = journal.state
         callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, driver)]))
-        tools = await self.source.tools_for(state.tools, state.mission.policy, callers)
+        policy = state.mission.policy if placed is None else _tightened(state)
+        tools = await self.source.tools_for(state.tools, policy, callers)
         run = self._new_run(journal, tools, observer)
+        run.placed = placed
         now, before = self.clock.now(), journal.state.status
         claimed = RunClaimed(
             at=now,
@@ -297,7 +310,7 @@ class Driver:
         def begin(state: MissionState) -> Sequence[Event]:
             if state.status == "paused" and before != "paused":  # paused while the servers were being connected
                 return ()
-            claim = msgspec.structs.replace(claimed, waited=state.waited_for_child(now))
+            claim = msgspec.structs.replace(claimed, waited=state.waited(now))
             return [MissionResumed(at=now), claim] if before in ("paused", "failed") else [claim]
 
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
@@ -355,10 +368,12 @@ class Driver:
 
     async def _prepare(self, mission_id: str, state: MissionState) -> list[Event]:
         """Makes the workspace of an agent before anything is spent, and says if it starts from uncommitted changes."""
-        agent = self._agent_of(mission_id, state.mission)
-        if agent is None:
-            return []
+        agent, best_of = self._agent_of(mission_id, state.mission), state.mission.proposer.kind == BEST_OF
         try:
+            if best_of and state.mission.workspace is not None:
+                await Workspace(state.mission.workspace, mission_id, Path()).locate()
+            if agent is None:
+                return []
             await agent.prepare()
         except WorkspaceFailed as error:
             raise InvalidArgument(str(error), session_id=mission_id, field="workspace.path") from None
@@ -386,6 +401,14 @@ class Driver:
         await run.journal.flush()
         await run.count_spent()
         run.report_phase("waiting")
+
+
+def _tightened(state: MissionState) -> MissionPolicy | None:
+    """The mission's policy in the mode that its operator chose; of that and the worker's own, the stricter holds."""
+    policy = state.mission.policy
+    if state.mode not in ("ask", "never") or (policy is not None and policy.mode == "never"):
+        return policy
+    return (policy or MissionPolicy()).model_copy(update={"mode": state.mode})
 
 
 async def _leave_branch(run: Run) -> None:
@@ -440,6 +463,8 @@ async def _run_turns(run: Run, proposer: Proposer) -> bool:
             return True
         if await run.held():
             continue
+        if run.lets_go():
+            return True
         if state.open is None and _used_up(run, state) is not None and await _out_of_budget(run):
             continue
         if state.waiting_for == "budget":

@@ -23,6 +23,9 @@ class Anywhere(Enum):
 
 ANY: Final = Anywhere.ANY
 
+LEASE_SECONDS = 10.0
+"""How long a lease on a shared database outlives the last word of its holder; its missions wait this long at most."""
+
 FORGOTTEN: Final = "forgotten"
 """The status of a forgotten stream, of which only a tombstone is left."""
 
@@ -148,7 +151,7 @@ class Folds(Protocol):
 
 
 async def every_stream(
-    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None, since: float | None = None
+    ledger: Ledger, *, kind: str | None = None, status: str | Sequence[str] | None = None, since: float | None = None
 ) -> AsyncGenerator[StreamRow]:
     """The rows of all pages, newest first; with `since` only streams that were created then or later."""
     cursor: str | None = None

@@ -23,9 +23,6 @@ from pursuit.ledger.contract import Holder
 from pursuit.ledger.locks import require_name
 from pursuit.ledger.postgres_schema import Link
 
-LEASE_SECONDS = 10.0
-"""How long a lease outlives the last word of its holder; a dead driver's missions wait this long at most."""
-
 _CLAIM = "SELECT * FROM pursuit.claim(%s, %s, %s, %s, %s, %s, %s)"
 _HELD = "SELECT pid, host, since, process, until > clock_timestamp() FROM pursuit.leases WHERE stream = %s"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -14,6 +14,7 @@ from pursuit.errors import ExtraMissing, LedgerUnavailable
 
 if TYPE_CHECKING:
     from pursuit.ledger.contract import Ledger
+    from pursuit.ledger.placement import Health, Placement, Requirements, Serving
 
 SUFFIX = ".postgres"
 _ADDRESS = re.compile(r"postgres(ql)?://", re.IGNORECASE)
@@ -75,8 +76,57 @@ def open_ledger(path: Path, *, lease: float | None = None, migrate: bool = True)
 
         return SqliteLedger.open(path)
     try:
-        from pursuit.ledger.postgres import LEASE_SECONDS, PostgresLedger  # noqa: PLC0415 - most have no psycopg
+        from pursuit.ledger.contract import LEASE_SECONDS  # noqa: PLC0415 - the configuration imports this module
+        from pursuit.ledger.postgres import PostgresLedger  # noqa: PLC0415 - most have no psycopg
     except ImportError as error:
         words = f"a ledger on PostgreSQL needs a package: pip install 'pursuit[postgres]' ({error})"
         raise ExtraMissing(words, extra="postgres") from None
     return PostgresLedger.open(address, migrate=migrate, lease=lease or LEASE_SECONDS)
+
+
+def open_placement(path: Path, *, migrate: bool = True, **settings: float) -> Placement | None:
+    """Opens the queue of missions for workers beside the ledger; None for a ledger in a file, which has no workers.
+
+    `settings` are `heartbeat` and `dequeue`, in seconds.
+    """
+    address = address_of(path)
+    return None if address is None else OnFirstUse(address, migrate, settings)
+
+
+class OnFirstUse:
+    """A `Placement` that opens when it is first used: PgQueuer loads in a third of a second, and most do without it."""
+
+    def __init__(self, address: str, migrate: bool, settings: dict[str, float]) -> None:
+        self._address = address
+        self._migrate = migrate
+        self._settings = settings
+        self._opened: Placement | None = None
+
+    async def _open(self) -> Placement:
+        if self._opened is None:
+            try:
+                from pursuit.ledger.queue import PgQueuerPlacement  # noqa: PLC0415 - see above
+            except ImportError as error:
+                words = f"workers need a package: pip install 'pursuit[postgres]' ({error})"
+                raise ExtraMissing(words, extra="postgres") from None
+            self._opened = PgQueuerPlacement.open(self._address, migrate=self._migrate, **self._settings)
+        return self._opened
+
+    async def enqueue(
+        self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0, attempts: int = 0
+    ) -> None:
+        """See `placement.Placement.enqueue`."""
+        await (await self._open()).enqueue(key, needs, caller=caller, delay=delay, attempts=attempts)
+
+    async def run(self, serving: Serving, concurrency: int) -> None:
+        """See `placement.Placement.run`."""
+        await (await self._open()).run(serving, concurrency)
+
+    async def health(self) -> Health:
+        """See `placement.Placement.health`."""
+        return await (await self._open()).health()
+
+    async def close(self) -> None:
+        """See `placement.Placement.close`."""
+        if self._opened is not None:
+            await self._opened.close()

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any, Final, LiteralString, Self, cast
@@ -22,6 +22,7 @@ import psycopg
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Format
+from psycopg.rows import dict_row
 
 from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable
 
@@ -33,6 +34,8 @@ LOCK: Final = int.from_bytes(b"PURSUIT1", "big") >> 1
 """The advisory lock under which one process at a time migrates a schema."""
 
 _CONNECT_SECONDS = 10
+_CONNECT_SECONDS_OF_SEVERAL = 2
+"""For each of several hosts: one that is gone without a word must leave time for the next."""
 RETRY_SECONDS = 0.1
 _SESSION = (
     "SELECT set_config('idle_in_transaction_session_timeout', '10s', false), "
@@ -61,8 +64,9 @@ def connection_settings(address: str) -> str:
             "write postgresql://USER@HOST/DATABASE",
             field="state",
         ) from error
+    several = "," in str(given.get("host", "")) + str(given.get("hostaddr", ""))
     usual = {
-        "connect_timeout": _CONNECT_SECONDS,
+        "connect_timeout": _CONNECT_SECONDS_OF_SEVERAL if several else _CONNECT_SECONDS,
         "keepalives_idle": 10,
         "keepalives_interval": 3,
         "keepalives_count": 3,
@@ -237,6 +241,9 @@ def register_arrays(adapters: AdaptersMap) -> None:
         adapters.register_dumper(kind, dumper)
 
 
+Execute = Callable[[psycopg.AsyncConnection[Any]], Awaitable[psycopg.AsyncCursor[Any]]]
+
+
 class Link:
     """One connection, opened when it is first needed and again after it was lost; one statement at a time."""
 
@@ -253,15 +260,32 @@ class Link:
 
     async def ask(self, query: str, values: Sequence[Any] = (), *, within: float | None = None) -> list[Any]:
         """The rows that a statement returns; raises one of `Lost` if the connection is gone."""
+
+        def execute(connection: psycopg.AsyncConnection[Any]) -> Awaitable[psycopg.AsyncCursor[Any]]:
+            prepare = None if self.pooled else True
+            return connection.execute(cast("LiteralString", query), values, prepare=prepare, binary=True)
+
+        return await self._ask(execute, within)
+
+    async def ask_by_name(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """The same with numbered parameters (`$1`), which PgQueuer writes; each row has names."""
+
+        def execute(connection: psycopg.AsyncConnection[Any]) -> Awaitable[psycopg.AsyncCursor[Any]]:
+            return psycopg.AsyncRawCursor(connection, row_factory=dict_row).execute(
+                cast("LiteralString", query), values or None
+            )
+
+        return await self._ask(execute, None)
+
+    async def _ask(self, execute: Execute, within: float | None) -> list[Any]:
         async with self._turn:
             within = within or self._patience
             connection = await self.connected(within)
             cut = asyncio.get_running_loop().call_later(within, cut_off, connection)
             try:
-                cursor = await connection.execute(
-                    cast("LiteralString", query), values, prepare=None if self.pooled else True, binary=True
-                )
-                return await cursor.fetchall() if cursor.description is not None else []
+                cursor = await execute(connection)
+                # Not `description`, which makes an object for each column.
+                return await cursor.fetchall() if cursor.rownumber is not None else []
             except psycopg.Error as error:
                 if connection.closed or connection.broken or error.sqlstate == _STANDBY:
                     await self._drop()

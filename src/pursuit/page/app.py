@@ -54,7 +54,6 @@ NAVIGATION: Final = (
     ("Tasks", "/tasks"),
     ("Tools", "/tools"),
     ("Fleet", "/fleet"),
-    ("Workers", "/workers"),
     ("Problems", "/problems"),
     ("Audit", "/audit"),
     ("Lessons", "/lessons"),

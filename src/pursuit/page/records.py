@@ -79,5 +79,5 @@ async def _verify(view: View) -> Response:
 
 async def _lessons(view: View) -> Response:
     words = view.query.get("q", "").strip()
-    found = (await view.service.lessons(words, limit=20))["missions"] if words else []
+    found: list[dict[str, Any]] = (await view.service.lessons(words, limit=20))["missions"] if words else []
     return view.render("lessons.html", title="Lessons", words=words, missions=found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from markupsafe import Markup
 from starlette.responses import Response
 
-from pursuit.core.tasks import TASK_STATUSES
+from pursuit.core.tasks import TASK_STATUSES, TaskStatus
 from pursuit.errors import InvalidArgument
 from pursuit.page.app import Page, View
 from pursuit.page.markup import environment
@@ -26,7 +26,7 @@ TAIL_SECONDS: Final = 0.2
 
 def add(page: Page) -> None:
     """Adds the views."""
-    environment().filters["ansi"] = ansi
+    cast("dict[str, Any]", environment().filters)["ansi"] = ansi  # pyright: ignore[reportUnknownMemberType] - untyped
     page.get("/tasks", _list)
     page.get("/tasks/live", _list_live)
     page.get("/tasks/{task_id}", _task)
@@ -47,7 +47,7 @@ async def _list_live(view: View) -> Response:
 
 async def _tasks(view: View) -> dict[str, Any]:
     asked = view.query.get("status") or None
-    status = next((one for one in TASK_STATUSES if one == asked), None)
+    status: TaskStatus | None = next((one for one in TASK_STATUSES if one == asked), None)
     if asked is not None and status is None:
         raise InvalidArgument(f"status {asked[:40]!r} is none of {', '.join(TASK_STATUSES)}")
     calls, cursor = view.query.get("calls") == "1", view.query.get("cursor") or None

@@ -166,6 +166,8 @@ def reason(value: Any) -> str:
 
 def why(status: Mapping[str, Any]) -> str:
     """One sentence on why a mission has its status."""
+    if "placement" in status:
+        return status["placement"]
     if status["status"] == "interrupted":
         return "no process drives it"
     if "failure" in status and status["status"] == "failed":

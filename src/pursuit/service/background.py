@@ -29,6 +29,8 @@ from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
 
 POLL_SECONDS = 0.5
+SHARED_POLL_SECONDS = 2.0
+"""The same on a database, which other processes need, too."""
 FIRST_RETRY = 1.0
 LAST_RETRY = 60.0
 
@@ -68,8 +70,14 @@ class BackgroundRuns:
         *,
         driver: Identity | None = None,
     ) -> None:
-        """Starts a run (iterations None: to the end), returns once it is in the ledger; raises what refuses it."""
+        """Starts a run (iterations None: to the end), returns once it is in the ledger; raises what refuses it.
+
+        Where workers can drive it, it is left to them.
+        """
         await self._prepare(mission_id)
+        if await self._service.has_workers(mission_id):
+            await self._service.hand_over(mission_id, iterations, proposal, after, driver=driver)
+            return
         refused = await self._tasks.start(self._run, mission_id, iterations, proposal, after, driver)
         if refused is not None:
             raise refused
@@ -124,10 +132,15 @@ class BackgroundRuns:
                 if name not in self._driving and anyio.current_time() >= due:
                     self._driving.add(name)
                     self._tasks.start_soon(self._continue, name)
-            await anyio.sleep(POLL_SECONDS)
+            await anyio.sleep(POLL_SECONDS if self._service.placement is None else SHARED_POLL_SECONDS)
 
     async def _continue(self, mission_id: str) -> None:
         try:
+            if await self._service.has_workers(mission_id):
+                if not await self._service.ledger.is_claimed(mission_id):
+                    await self._service.place(mission_id)
+                self._later(mission_id, LAST_RETRY)
+                return
             await self._prepare(mission_id)
             driver = (await self._service.state(mission_id)).driver or Identity()
             caller = Caller(transport="background", credential=driver.credential, subject=driver.subject)

@@ -20,6 +20,7 @@ import msgspec
 from pursuit.core.approvals import Approval, pending, people_row
 from pursuit.core.audit import redacted
 from pursuit.core.best import best_row
+from pursuit.core.criteria import Check
 from pursuit.core.decision import decide
 from pursuit.core.events import (
     AnyEvent,
@@ -33,12 +34,14 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.fold import advance
+from pursuit.core.mission import AGENT, FLEET, SamplingProposer
 from pursuit.core.observe import value_of
 from pursuit.core.report import (
     budget_row,
     children_rows,
     criteria_rows,
     cut_short,
+    due_in,
     forced_row,
     iso,
     workspace_row,
@@ -61,9 +64,11 @@ from pursuit.errors import (
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
+from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requirements
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.proof import FOLDS
+from pursuit.tasks.host import MACHINE as TASK_MACHINE
 from pursuit.tasks.limits import RUNNING
 
 PAGE = 100
@@ -300,6 +305,28 @@ def list_row(row: StreamRow) -> dict[str, Any]:
     return answer
 
 
+def is_placeable(state: MissionState) -> bool:
+    """Whether a worker can drive it: a client that lends its model does that itself."""
+    return not isinstance(state.mission.proposer, SamplingProposer)
+
+
+def requirements_of(state: MissionState) -> Requirements:
+    """What a worker must have to drive a mission.
+
+    A mission file brings servers of its own. A workspace is of one machine, that of the last driver.
+    """
+    mission = state.mission
+    if state.file is not None:
+        things = [f"{FILE}{state.file}"]
+    else:
+        servers = {name.partition(".")[0] for name in state.tools} - {AGENT, FLEET}
+        named = {one.check for one in mission.criteria if isinstance(one, Check) and one.check is not None}
+        things = sorted(servers) + [f"{CHECK}{name}" for name in sorted(named)]
+    if mission.workspace is not None and state.host is not None:
+        things.append(f"{MACHINE}{state.host}")
+    return Requirements(mission.queue, tuple(things))
+
+
 ShownStatus = Literal[Status, "interrupted"]
 """`interrupted` is never stored: the ledger says `running`, and no live process drives the mission."""
 SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
@@ -349,6 +376,8 @@ class Queries:
     """Whose file the ledger is: records without an owner belong to this user, and to the operator."""
     scoped: bool = False
     """Whether the operator serves one mission, which each client may see then."""
+    placement: Placement | None = None
+    """Who hands missions to workers, on a ledger that several machines share."""
 
     def is_visible(self, caller: Caller, row: StreamRow) -> bool:
         """Whether a caller may know of a mission: it owns it, it is shared with it, or it is the operator."""
@@ -373,6 +402,8 @@ class Queries:
         """Everything about a mission but its history; `interrupted` if it is started and no live process drives it."""
         state = await self.state(mission_id)
         status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
+        if (unplaced := await self._unplaced(mission_id, state)) is not None:
+            status["placement"] = unplaced
         now = self.clock.now()
         for row, asked in zip(status["pending_approvals"], pending(state.approvals), strict=True):
             if now >= asked.until:
@@ -410,7 +441,7 @@ class Queries:
         """The missions whose run may have stopped before its goal; with `background` only background runs.
 
         A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
-        Children go on with their parents.
+        Where workers drive, one that waits for a time is listed after it. Children go on with their parents.
         """
         found: list[str] = []
         now = self.clock.now()
@@ -419,6 +450,8 @@ class Queries:
             if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
             late = now >= row.summary.get("wait_until", math.inf)
+            if self.placement is not None and row.summary.get("waiting_for") in ("pace", "model") and not late:
+                continue  # it is a job for that time
             if not background or late or not await self._works(row.summary.get("task")):
                 found.append(row.name)
         return found
@@ -518,7 +551,7 @@ class Queries:
                 return found, cursor
 
     async def is_stopped_short(self, mission_id: str) -> bool:
-        """Whether no live process drives a run that has not gone as far as it was asked to go.
+        """Whether no live process drives, and no worker will drive, a run that has not gone as far as it was asked to.
 
         A run that has is over, and its mission is the caller's to advance: a client that steps a mission.
         """
@@ -528,6 +561,7 @@ class Queries:
             and row.status == "running"
             and cut_short(row.status, row.summary, self.clock.now())
             and not await self.ledger.is_claimed(mission_id)
+            and not await self._is_queued(mission_id)
         )
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
@@ -587,9 +621,51 @@ class Queries:
 
     async def _interruption(self, mission_id: str, status: str, parent: str | None) -> dict[str, Any]:
         """What to show instead of `running` where no live process drives the mission; children go on with parents."""
-        if status != "running" or await self.ledger.is_claimed(mission_id):
+        if status != "running" or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
             return {}
         return {"status": "interrupted", "resume": f"pursuit resume {parent or mission_id}"}
+
+    async def due_in(self, state: MissionState) -> float | None:
+        """Seconds until a driver has something to do, or None; a task that has ended is something to do."""
+        if state.status == "waiting" and state.waiting_for == "task" and not await self._works(state.wait_detail):
+            return 0.0
+        return due_in(state, self.clock.now())
+
+    async def _unplaced(self, mission_id: str, state: MissionState) -> str | None:
+        """Why no worker drives a mission that is theirs and has something to do, or None."""
+        theirs = state.background or state.status == "pending"
+        if self.placement is None or not theirs or not is_placeable(state):
+            return None
+        if state.waiting_for == "task" and await self._works(state.wait_detail):
+            home = await self._machine_of(state.wait_detail)
+            known = {one.host for one in (await self.placement.health()).workers if one.live}
+            gone = home is not None and home not in known
+            return f"it waits for {state.wait_detail}, which runs on {home}: no worker is live there" if gone else None
+        if await self.due_in(state) != 0:
+            return None
+        if await self.ledger.is_claimed(mission_id):
+            return None
+        return (await self.placement.health()).why_unplaced(requirements_of(state))
+
+    async def has_workers(self, mission_id: str) -> bool:
+        """Whether a live worker can drive a mission."""
+        if self.placement is None or not is_placeable(state := await self.state(mission_id)):
+            return False
+        return (await self.placement.health()).why_unplaced(requirements_of(state)) is None
+
+    async def _is_queued(self, mission_id: str) -> bool:
+        """Whether a mission that no process drives is a job for workers that can drive it."""
+        return (
+            self.placement is not None
+            and (await self.state(mission_id)).background
+            and await self.has_workers(mission_id)
+        )
+
+    async def _machine_of(self, task_id: str | None) -> str | None:
+        """The machine that a task must stay on, or None."""
+        events = [] if task_id is None else await self.ledger.read(task_id, limit=1)
+        created: dict[str, Any] = msgspec.json.decode(events[0].body) if events else {}
+        return created.get("origin", {}).get(TASK_MACHINE)
 
     async def _works(self, task_id: str | None) -> bool:
         """Whether a task that a mission waits for has not ended."""

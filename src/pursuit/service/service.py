@@ -34,7 +34,7 @@ from pursuit.core.fold import CAP_REASONS, advance
 from pursuit.core.mission import CAPS, ClientProposer, Mission, Proposal, parse_proposal
 from pursuit.core.report import Listing, listing_after, summary_of
 from pursuit.core.state import MissionState
-from pursuit.engine.context import Observer
+from pursuit.engine.context import Observer, Placed
 from pursuit.engine.driver import ToolSource, has_ended
 from pursuit.errors import (
     Conflict,
@@ -55,7 +55,15 @@ from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_pro
 from pursuit.service.conversations import Conversations
 from pursuit.service.limits import ClientLimits
 from pursuit.service.mission_admission import admit
-from pursuit.service.queries import Queries, history_page, new_mission_id, outcome_rows, require_id
+from pursuit.service.queries import (
+    Queries,
+    history_page,
+    is_placeable,
+    new_mission_id,
+    outcome_rows,
+    require_id,
+    requirements_of,
+)
 from pursuit.upstream.pool import Pool
 
 WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
@@ -214,8 +222,7 @@ class Service(Queries):
         file that it was read from, `mode` the policy mode that the operator chose for it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
-        agents = operators_own and child_of is None
-        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=agents)
+        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=operators_own)
         mission_id = (session_id or new_mission_id()) if child_of is None else child_of.session_id
         created = MissionCreated(
             at=self.clock.now(),
@@ -383,27 +390,39 @@ class Service(Queries):
             state = await self.driver.drive(mission_id, observer=observer, driver=driver)
         return await self.state(mission_id)
 
-    async def continue_run(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
-        """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused."""
+    async def continue_run(
+        self,
+        mission_id: str,
+        *,
+        observer: Observer | None = None,
+        placed: Placed | None = None,
+        driver: Identity | None = None,
+    ) -> MissionState:
+        """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused.
+
+        A `placed` run is in the background; one that has not begun goes to the end, for that `driver`.
+        """
         while True:
             state = await self.state(mission_id)
             left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
             if left == 0:
                 return state
             kept = None if state.handed_in is None else parse_proposal(state.handed_in)
+            background = state.background or placed is not None
             try:
                 state = await self.driver.drive(
                     mission_id,
                     iterations=left,
                     proposal=kept,
                     observer=observer,
-                    background=state.background,
+                    background=background,
                     after=state.iteration_count,
-                    driver=state.driver,
+                    driver=state.driver or driver,
+                    placed=placed,
                 )
             except Overtaken:  # another process drove it before we had the lock
                 continue
-            if state.background or not await self._woken(mission_id, state):
+            if background or not await self._woken(mission_id, state):
                 return await self.state(mission_id)
 
     async def _woken(self, mission_id: str, state: MissionState) -> bool:
@@ -420,6 +439,53 @@ class Service(Queries):
                     await bell.wait()
                 state = await self.state(mission_id)
         return False
+
+    async def place(self, mission_id: str) -> bool:
+        """Makes a mission a job for workers if it has something to do, now or at a time; whether it is one."""
+        state = await self.state(mission_id)
+        delay = await self.due_in(state)
+        if self.placement is None or delay is None or not is_placeable(state):
+            return False
+        await self.placement.enqueue(mission_id, requirements_of(state), caller=state.owner or "", delay=delay)
+        return True
+
+    async def wake(self, mission_id: str) -> bool:
+        """Makes a mission that workers drive a job again, now that what it waited for is there.
+
+        One that is driven now needs none: its worker looks at it again after it has let go of it.
+        """
+        if self.placement is None or not (state := await self.state(mission_id)).background:
+            return False
+        if await self.due_in(state) != 0 or await self.ledger.is_claimed(mission_id):
+            return False
+        return await self.place(mission_id)
+
+    async def hand_over(
+        self,
+        mission_id: str,
+        iterations: int | None = None,
+        proposal: Proposal | None = None,
+        after: int | None = None,
+        *,
+        driver: Identity | None = None,
+        resume: bool = False,
+        mode: str | None = None,
+    ) -> None:
+        """Records a run as `Driver.drive` does, with all that may refuse it, and leaves it to the workers."""
+        leaving = anyio.Event()
+        leaving.set()
+        await self.driver.drive(
+            mission_id,
+            iterations=iterations,
+            proposal=proposal,
+            after=after,
+            resume=resume,
+            background=True,
+            mode=mode,
+            driver=driver,
+            placed=Placed(leaving=leaving),
+        )
+        await self.place(mission_id)
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
@@ -550,7 +616,10 @@ class Service(Queries):
         )
         if told.seq == head + 1:
             self.states.give(mission_id, state, told.seq)
-        return await self._settled(mission_id, said, head)
+        now = await self._settled(mission_id, said, head)
+        if await self.wake(mission_id):
+            now = await self.state(mission_id)
+        return now
 
     async def _settled(self, mission_id: str, said: Listing, head: int) -> MissionState:
         """The state with whatever a driver appended at the same moment; its listing is put right if that changed it."""

@@ -125,7 +125,7 @@ class _Gathered:
                     self.blobs.append((call, "diff", event.change.diff))
 
     def _row(self, iteration: int) -> dict[str, Any]:
-        empty = {
+        empty: dict[str, Any] = {
             "iteration_index": iteration,
             "rationales": [],
             "prompts": [],

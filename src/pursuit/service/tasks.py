@@ -30,7 +30,7 @@ from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.tasks.calls import Job
 from pursuit.tasks.command import GRACE, HEARTBEAT, Command
 from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_alive, stopped_by, stopping_time
-from pursuit.tasks.host import Resume, Retention, TaskHost, Work
+from pursuit.tasks.host import MACHINE_WAIT, Resume, Retention, TaskHost, Work
 from pursuit.tasks.record import record_of, sound_text
 from pursuit.tasks.store import Ending, TaskStore
 
@@ -176,16 +176,23 @@ PARTS = 3
 """Of a call's id: the mission, the iteration, and which call of it."""
 
 
-async def is_awaited(ledger: Ledger, state: TaskState) -> bool:
-    """Whether a mission may still ask for the outcome of this call: the iteration that made it is open."""
+def mission_of(state: TaskState) -> tuple[str, int] | None:
+    """The mission and the iteration whose call a task is; None if it is another's."""
     call_id = state.origin.get("call_id")
     parts = call_id.split(":") if isinstance(call_id, str) else []
     if len(parts) < PARTS or not parts[0].startswith("mission-") or not parts[1].isdecimal():
+        return None
+    return parts[0], int(parts[1])
+
+
+async def is_awaited(ledger: Ledger, state: TaskState) -> bool:
+    """Whether a mission may still ask for the outcome of this call: the iteration that made it is open."""
+    if (call := mission_of(state)) is None:
         return False
-    row = await ledger.row(parts[0])
+    row = await ledger.row(call[0])
     if row is None or row.status == FORGOTTEN or row.status in TERMINAL:
         return False
-    return int(row.summary.get("iteration_count", 0)) <= int(parts[1])
+    return int(row.summary.get("iteration_count", 0)) <= call[1]
 
 
 LOCAL = "local"
@@ -219,8 +226,12 @@ class Tasks:
         servers: Callable[[], Iterable[ServerConfig]] = tuple,
         caller: Caller = OPERATOR,
         log_bytes: int | None = None,
+        machine: str | None = None,
+        machine_wait: float = MACHINE_WAIT,
     ) -> None:
         self.store = store
+        self._machine = machine
+        self._machine_wait = machine_wait
         self.commands = dict(commands or {})
         self.resume: dict[TaskKind, Resume] = {"process": self._resume}
         """How tasks of each kind go on after their process died; others may add theirs before the host is opened."""
@@ -256,13 +267,18 @@ class Tasks:
         """Adopts every orphan from now on and removes old tasks: for a process that stays."""
         (await self.host()).maintain()
 
+    async def finish_calls(self) -> None:
+        """Returns once no call of a tool is under way in this process; commands and children go on without it."""
+        if self._host is not None:
+            await self._host.finish_calls()
+
     async def _open(self, *, task_status: anyio.abc.TaskStatus[TaskHost]) -> None:
         from pursuit.tasks.runner import Processes  # noqa: PLC0415 - a process that only reads does without
 
         more: dict[str, Any] = {} if self._log_bytes is None else {"log_bytes": self._log_bytes}
         async with (
             Processes(self._folder, known_secrets=lambda: as_secrets(self._known_secrets()), **more) as self._processes,
-            TaskHost(self.store, resume=self.resume) as host,
+            TaskHost(self.store, resume=self.resume, machine=self._machine, machine_wait=self._machine_wait) as host,
         ):
             host.retention.clear, host.retention.needed = self._clear, partial(is_awaited, self.store.ledger)
             task_status.started(host)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Self, cast
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
@@ -121,6 +122,11 @@ class Retention:
 
 
 LOOK_EVERY = 1.0
+SHARED_LOOK_EVERY = 10.0
+"""The same on a database, which other processes need, too."""
+MACHINE = "machine"
+"""Where the origin of a task that stays on its machine keeps the machine's name."""
+MACHINE_WAIT = 3_600.0
 
 Work = Callable[[TaskContext], Awaitable[Ending]]
 """Does a task to its end. On a cancel it is cancelled, unless it was begun with `winds_down`."""
@@ -144,8 +150,18 @@ class TaskHost:
         *,
         resume: Mapping[TaskKind, Resume] | None = None,
         winding: frozenset[TaskKind] = frozenset({"process", "child"}),
+        machine: str | None = None,
+        machine_wait: float = MACHINE_WAIT,
     ) -> None:
+        """On a ledger that machines share, `machine` is the name of this one.
+
+        A command of another machine whose process died is left to that machine for `machine_wait` seconds; then its
+        outcome is unknown.
+        """
         self.store = store
+        self._machine = machine
+        self._machine_wait = machine_wait
+        self._left_behind: dict[str, float] = {}
         self.retention = Retention(store, winding=winding)
         self._resume = dict(resume or {})
         self._winding = winding
@@ -186,6 +202,8 @@ class TaskHost:
         task_id: str | None = None,
     ) -> TaskState:
         """Makes a task durable and begins its work; returns at once."""
+        if self._machine is not None and kind == "process":
+            origin = {**(origin or {}), MACHINE: self._machine}
         state = await self.store.create(
             kind=kind,
             title=title,
@@ -210,6 +228,12 @@ class TaskHost:
             await self.take_up(state)  # its owner may be dead
         return state
 
+    async def finish_calls(self) -> None:
+        """Returns once no call of a tool is under way here: its answer would be lost with this process."""
+        while calls := [ctx.task_id for ctx in self._mine.values() if ctx.state.kind == "call"]:
+            await self.store.wait(calls[0])
+            await anyio.lowlevel.checkpoint()  # until it is no longer ours
+
     async def take_up(self, state: TaskState) -> bool:
         """Resumes a task whose owner is gone, or fails it with the reason; False if its owner lives."""
         if state.terminal or state.task_id in self._mine or state.owner is None:
@@ -217,7 +241,10 @@ class TaskHost:
         if state.kind == "mission" and state.kind not in self._resume:
             return False  # a process that serves missions resumes it
         if await is_alive(self.store.ledger, state.owner):
+            self._left_behind.pop(state.task_id, None)
             return False
+        if (home := state.origin.get(MACHINE)) not in (None, self._machine):
+            return await self._give_up(state, home)
         if not await self.store.adopt(state.task_id, self._owner.name, instead_of=state.owner):
             return False
         state = await self.store.get(state.task_id)
@@ -233,6 +260,14 @@ class TaskHost:
         else:
             self._start(state, work)
         return True
+
+    async def _give_up(self, state: TaskState, home: str) -> bool:
+        """Ends a command of another machine that was not heard of for too long; only that machine can find it again."""
+        since = self._left_behind.setdefault(state.task_id, anyio.current_time())
+        if anyio.current_time() - since < self._machine_wait:
+            return False
+        why = f"it ran on {home}, which has not been heard of for {self._machine_wait:g} s; what it did is not known"
+        return await self.store.settle(state.task_id, Ending.failure(why, unknown=True))
 
     async def take_up_all(self) -> int:
         """Looks once for tasks that a dead process left; returns how many were taken up."""
@@ -301,7 +336,7 @@ class TaskHost:
                 await self.retention.tidy()
             except Exception as error:  # noqa: BLE001 - the same boundary
                 log.warning("cannot look after tasks", extra=log_fields(None, error))
-            await anyio.sleep(LOOK_EVERY)
+            await anyio.sleep(LOOK_EVERY if self._machine is None else min(SHARED_LOOK_EVERY, self._machine_wait))
 
 
 def _broken(error: Exception) -> Ending:

@@ -9,7 +9,7 @@ import copy
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +93,8 @@ class TaskStore:
         self.ledger = ledger
         self.limits = limits or Limits()
         self.now = now
+        self.on_ended: Callable[[TaskState], Awaitable[None]] | None = None
+        """Called with each task whose end this store has recorded."""
         self._running = Running(ledger, KIND)
         self._states: OrderedDict[str, TaskState] = OrderedDict()
 
@@ -284,6 +286,8 @@ class TaskStore:
             self._keep(after)
             if after.terminal:
                 self._running.ended(task_id)
+                if self.on_ended is not None:
+                    await self.on_ended(after)
             return events
 
     async def _append(

@@ -220,7 +220,7 @@ class Resources:
 def _app() -> TextResourceContents:
     """The page that a client with MCP Apps shows in a frame; it loads nothing, so it asks for no origin."""
     page = files("pursuit.server.missions").joinpath("mission_app.html").read_text(encoding="utf-8")
-    meta = {"ui": {"csp": {}, "prefersBorder": True}}
+    meta: dict[str, Any] = {"ui": {"csp": {}, "prefersBorder": True}}
     return TextResourceContents(uri=APP_URI, mime_type=APP_TYPE, text=page, _meta=meta)
 
 

@@ -1,0 +1,176 @@
+"""`pursuit worker` drives missions of a ledger that machines share; `workers` lists and drains those that do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pursuit.cli.context import Context, WithContext, command, stop_signals
+
+if TYPE_CHECKING:
+    from pursuit.ledger.placement import Placement, WorkerRow
+    from pursuit.service.worker import Worker
+
+PANEL = "Serve"
+
+app = typer.Typer()
+workers_app = typer.Typer(
+    name="workers",
+    help="List the workers of a shared ledger; drain one.",
+    invoke_without_command=True,
+    rich_help_panel=PANEL,
+)
+
+
+@command(app, epilog="Example:  pursuit worker --state postgresql://pursuit@db/pursuit --queue gpu --concurrency 2")
+def worker(
+    context: Context,
+    *,
+    queue: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Queue to serve; repeatable (default: default).")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=1_000, help="Missions at once.")] = 8,
+    grace: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a call under way has when the worker is told to stop.")
+    ] = "60",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its name (default: machine and process).")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_format: Annotated[
+        str | None, typer.Option(help="text or json (default: text on a terminal, else json).")
+    ] = None,
+) -> None:
+    """Drive missions of a ledger on PostgreSQL, beside any number of other workers."""
+    import sys
+
+    from pursuit import __version__
+    from pursuit.cli.task_run import seconds_of
+    from pursuit.errors import Fault, ValidationFailed
+    from pursuit.ledger.placement import QUEUE, QUEUE_NAME
+    from pursuit.server import logs
+
+    given: dict[str, Any] = {"version": __version__, "queues": queue or [QUEUE], "concurrency": concurrency}
+    given |= {"grace": seconds_of(grace, "--grace"), **({} if name is None else {"name": name})}
+    rule = "is not a name: use a-z, 0-9, '-' and '_', and start with a letter or digit"
+    faults = [
+        Fault(field=option, reason=f"{one[:80]!r} {rule}")
+        for option, one in [*(("--queue", one) for one in given["queues"]), *([("--name", name)] if name else [])]
+        if QUEUE_NAME.fullmatch(one) is None
+    ]
+    if faults:
+        raise ValidationFailed(faults, "no worker was started")
+    _require_shared(context)
+    logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
+    context.trust_here()
+    import anyio
+
+    from pursuit.cli.context import collect_garbage
+
+    collect_garbage()
+    anyio.run(_serve, context, given)
+
+
+async def _serve(context: Context, settings: dict[str, Any]) -> None:
+    """Runs a worker. The first signal drains it, the second one ends it at once."""
+    import logging
+    import os
+
+    import anyio
+    from anyio.abc import TaskStatus
+
+    from pursuit.server import logs
+
+    log = logging.getLogger(__name__)
+
+    async def listen(worker: Worker, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*stop_signals(hang_up=True)) as signals:
+            task_status.started()
+            async for number in signals:
+                if worker.stopping.is_set():
+                    os._exit(128 + number)
+                logs.event(log, logging.INFO, "draining", signal=number)
+                worker.stop()
+
+    async with context.driving() as runtime, anyio.create_task_group() as tasks:
+        worker = runtime.worker(**settings)
+        await tasks.start(listen, worker)
+        await runtime.tasks.maintain()
+        about = worker.about()
+        queues = ", ".join(about.queues)
+        logs.event(log, logging.INFO, "working", worker=about.name, queues=queues, concurrency=about.concurrency)
+        await worker.run()
+        logs.event(log, logging.INFO, "stopped", worker=about.name)
+        tasks.cancel_scope.cancel()
+
+
+def _require_shared(context: Context) -> None:
+    """Refuses a ledger in a file before anything is made."""
+    from pursuit.errors import InvalidArgument
+    from pursuit.ledger.opening import address_of
+
+    if address_of(context.ledger_path()) is None:
+        why = "workers need a ledger that machines share: --state postgresql://…, or `state` in the configuration"
+        raise InvalidArgument(why, field="--state")
+
+
+@workers_app.callback(epilog="Example:  pursuit workers drain gpu-1-4711")
+@WithContext
+def workers(context: Context) -> None:
+    """List the workers of a shared ledger; drain one."""
+    if context.click.invoked_subcommand is None:
+        _require_shared(context)
+        context.look(lambda runtime: _list(context, runtime.placement))
+
+
+async def _list(context: Context, placement: Placement | None) -> None:
+    assert placement is not None  # noqa: S101 - the ledger is shared
+    found = await placement.health()
+    rows = [_row(one) for one in found.workers]
+    if context.screen.answer({"workers": rows, "queued": found.queued, "running": found.running}):
+        return
+    heads = ("worker", "machine", "version", "queues", "load", "lease", "seen")
+    cells = [_cells(one) for one in found.workers]
+    if context.screen.rich and cells:
+        context.screen.table(heads, cells)
+    else:
+        for cell in cells:
+            context.screen.row(cell)
+    if not rows:
+        context.screen.hint(f"there are no workers; to start one: {context.command('worker')}")
+
+
+def _row(one: WorkerRow) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(one), "load": len(one.jobs)}
+
+
+def _cells(one: WorkerRow) -> list[str]:
+    state = "gone " if not one.live else "draining " if one.draining else ""
+    lease = "" if one.lease_age is None else f"{one.lease_age:.0f} s"
+    load = f"{len(one.jobs)}/{one.concurrency}"
+    return [one.name, one.host, one.version, " ".join(one.queues), load, lease, f"{state}{one.seen_ago:.0f} s ago"]
+
+
+@command(workers_app)
+def drain(
+    context: Context,
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Worker (`pursuit workers`).")],
+) -> None:
+    """Let a worker finish what it does and end; its other missions go on elsewhere."""
+    _require_shared(context)
+    context.look(lambda runtime: _drain(context, runtime.placement, name))
+
+
+async def _drain(context: Context, placement: Placement | None, name: str) -> None:
+    from pursuit.errors import InvalidArgument
+    from pursuit.ledger.placement import CONTROL, DRAIN, Requirements
+
+    assert placement is not None  # noqa: S101 - the ledger is shared
+    known = [one.name for one in (await placement.health()).workers if one.live]
+    if name not in known:
+        raise InvalidArgument(f"no live worker is called {name[:80]!r}; there are: {', '.join(known) or 'none'}")
+    await placement.enqueue(f"{CONTROL}{name}:{DRAIN}", Requirements(f"{CONTROL}{name}"))
+    context.screen.answer({"draining": name})
+    context.screen.fact("draining", name)

@@ -1,0 +1,175 @@
+"""The port `Placement`: which worker drives a mission, and when.
+
+Correctness never rests on it: a job is a hint to look at a mission, and the lease of the ledger decides who drives.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import anyio
+
+QUEUE = "default"
+"""The queue of a mission that names none."""
+QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+CONTROL = "worker:"
+"""Before the name of a worker: the queue of orders to it, which no mission can name."""
+DRAIN = "drain"
+MACHINE = "machine:"
+FILE = "file:"
+CHECK = "check:"
+EVENT = "event:"
+"""What a requirement is, if it is no server: a machine, a file, a named check, a type of event that must be known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a worker must have: the queue, and each of these servers, files and machines."""
+
+    queue: str = QUEUE
+    things: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return json.dumps([self.queue, *self.things])
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The requirements in the text of a job."""
+        queue, *things = json.loads(text)
+        return cls(queue, tuple(things))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRow:
+    """A worker as it last announced itself."""
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    servers: tuple[str, ...]
+    concurrency: int
+    lease_seconds: float
+    jobs: tuple[str, ...] = ()
+    """The missions that it drives."""
+    draining: bool = False
+    since: float = 0.0
+    seen_ago: float = 0.0
+    """Seconds since it was last heard of, by the clock of the database."""
+    lease_age: float | None = None
+    """Seconds since the oldest lease of its missions was renewed; None without one."""
+    live: bool = True
+
+    def lacks(self, needs: Requirements) -> list[str]:
+        """What this worker does not have of the requirements, as far as it announced it."""
+        missing = [] if needs.queue in self.queues else [f"queue {needs.queue}"]
+        has = {*self.servers, f"{MACHINE}{self.host}"}
+        unseen = (FILE, EVENT)  # the worker looks for these itself
+        return missing + [one for one in needs.things if one not in has and not one.startswith(unseen)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The queue and its workers, newest first."""
+
+    workers: tuple[WorkerRow, ...]
+    queued: int
+    running: int
+
+    @property
+    def live(self) -> list[WorkerRow]:
+        """The workers that were heard of lately and take missions."""
+        return [one for one in self.workers if one.live and not one.draining]
+
+    def why_unplaced(self, needs: Requirements) -> str | None:
+        """Why no live worker can drive a mission with these requirements, or None."""
+        if not self.live:
+            return "no worker is running; start one with `pursuit worker`"
+        lacking = [one.lacks(needs) for one in self.live]
+        if not all(lacking):
+            return None
+        best = min(lacking, key=len)
+        return f"no live worker can drive it: the nearest one lacks {', '.join(map(_shown, best))}"
+
+
+def _shown(thing: str) -> str:
+    kind, _, name = thing.partition(":")
+    words = {"machine": f"to be the machine {name}", "check": f"the check {name}"}
+    return thing if " " in thing else words.get(kind, f"the server {thing}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Work for a worker: a mission that has something to do, or an order to the worker."""
+
+    key: str
+    attempts: int = 0
+    """How often it was put off because it could not be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A job is due again after so many seconds; `attempts` count those in which it could not be done.
+
+    `requires` is what else a worker must have.
+    """
+
+    seconds: float
+    attempts: int = 0
+    requires: tuple[str, ...] = ()
+
+
+class Serving(Protocol):
+    """What a worker is to the placement."""
+
+    @property
+    def stopping(self) -> anyio.Event:
+        """Set when the worker takes no further jobs; `run` then waits for those that it has, and returns."""
+        ...
+
+    def about(self) -> WorkerRow:
+        """What it announces."""
+        ...
+
+    def serves(self, needs: Requirements) -> bool:
+        """Whether it has what a job requires."""
+        ...
+
+    async def work(self, job: Job) -> Again | None:
+        """Does a job. Returns when the same job is due again, or None if it is done."""
+        ...
+
+
+class Placement(Protocol):
+    """Hands jobs to workers. A job that a dead worker had is handed to another one."""
+
+    async def enqueue(
+        self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0, attempts: int = 0
+    ) -> None:
+        """Makes a job of this key due after `delay` seconds, unless one is due sooner.
+
+        Callers take turns: a job of one that has few comes before those of one that has many.
+        """
+        ...
+
+    async def run(self, serving: Serving, concurrency: int) -> None:
+        """Does jobs, at most so many at once, until the worker stops; survives a restart of the database."""
+        ...
+
+    async def health(self) -> Health:
+        """The workers, and how many jobs there are."""
+        ...
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        ...
+
+
+def as_row(about: dict[str, Any], **more: Any) -> WorkerRow:
+    """A worker from what it announced."""
+    lists: dict[str, Any] = {name: tuple(about[name]) for name in ("queues", "servers", "jobs")}
+    return WorkerRow(**{**about, **lists, **more})

@@ -1,0 +1,472 @@
+"""The queue over PostgreSQL, and workers in one process: who gets a job, and when."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, LiteralString, cast
+
+import anyio
+import psycopg
+import pytest
+from engine_stage import Gate, events_of, mission, outcomes, play, proposal, repeat, replay, until
+from fleet_stage import child, measure, parent
+from postgres_server import NewDatabase
+
+from pursuit import Budget, Runtime, metric, succeeded, tool
+from pursuit.config.configuration import Configuration, load_configuration
+from pursuit.config.files import locate_state
+from pursuit.core.events import CallSettled, RunClaimed
+from pursuit.errors import InvalidArgument, LedgerUnavailable
+from pursuit.ledger.placement import Again, Job, Requirements, WorkerRow
+from pursuit.ledger.postgres_schema import migrate_up
+from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
+from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.service.approvals import Approvals
+from pursuit.service.background import BackgroundRuns
+
+pytestmark = pytest.mark.usefixtures("own_data")
+
+ANY_QUEUE = Requirements()
+
+
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+class Recorder:
+    """A worker that notes its jobs."""
+
+    def __init__(self, name: str = "w", *, queues: tuple[str, ...] = ("default",), most: int | None = None) -> None:
+        self.name, self.queues, self.most = name, queues, most
+        self.jobs: list[str] = []
+        self.stopping = anyio.Event()
+        self.answers: dict[str, Again] = {}
+
+    def about(self) -> WorkerRow:
+        return WorkerRow(
+            name=self.name,
+            host="h",
+            pid=1,
+            version="0",
+            queues=self.queues,
+            servers=(),
+            concurrency=1,
+            lease_seconds=1,
+        )
+
+    def serves(self, needs: Requirements) -> bool:
+        return needs.queue in self.queues
+
+    async def work(self, job: Job) -> Again | None:
+        self.jobs.append(job.key)
+        if len(self.jobs) == self.most:
+            self.stopping.set()
+        return self.answers.pop(job.key, None)
+
+
+@asynccontextmanager
+async def queue(address: str) -> AsyncIterator[PgQueuerPlacement]:
+    placement = PgQueuerPlacement.open(address, heartbeat=1.0, dequeue=0.1)
+    try:
+        yield placement
+    finally:
+        await placement.close()
+
+
+def test_a_key_is_one_job_and_the_sooner_time_counts(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        async with queue(new_database()) as placement:
+            await placement.enqueue("a", ANY_QUEUE, delay=1_000)
+            await placement.enqueue("b", ANY_QUEUE)
+            await placement.enqueue("b", ANY_QUEUE, delay=1_000)
+            assert (await placement.health()).queued == 2
+            await placement.enqueue("a", ANY_QUEUE)
+            one = Recorder(most=3)
+            one.answers["a"] = Again(0.0)
+            await placement.run(one, 1)
+            assert one.jobs == ["b", "a", "a"]
+            assert (await placement.health()).queued == 0
+
+    play(scene)
+
+
+def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDatabase) -> None:
+    """Else one whose worker died, and whose lease has not run out, would wait behind all that were never begun."""
+
+    async def scene() -> None:
+        async with queue(new_database()) as placement:
+            for key in "abc":
+                await placement.enqueue(key, ANY_QUEUE)
+            one = Recorder(most=4)
+            one.answers["a"] = Again(0.0, attempts=1)
+            await placement.run(one, 1)
+            assert one.jobs == ["a", "a", "b", "c"]
+
+    play(scene)
+
+
+@pytest.mark.guarantee("callers-take-turns")
+def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        address = new_database()
+        async with queue(address) as placement:
+            await placement.enqueue("a0", ANY_QUEUE, caller="a")
+            with psycopg.connect(address, autocommit=True) as connection:
+                # As `enqueue` would, which takes a second: the tags of one caller count up.
+                connection.execute(
+                    "INSERT INTO pursuit_queue.pgqueuer (priority, entrypoint, payload, dedupe_key, headers, status) "
+                    "SELECT -n, entrypoint, convert_to('a' || n, 'UTF8'), 'a' || n, headers, 'queued' "
+                    "FROM pursuit_queue.pgqueuer, generate_series(1, 999) n"
+                )
+            await placement.run(Recorder(most=3), 1)
+            await placement.enqueue("a1000", ANY_QUEUE, caller="a")
+            await placement.enqueue("b0", ANY_QUEUE, caller="b")
+            await placement.enqueue("b1", ANY_QUEUE, caller="b")
+            one = Recorder(most=4)
+            await placement.run(one, 1)
+            assert one.jobs == ["a3", "b0", "a4", "b1"]
+
+    play(scene)
+
+
+def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_that_it_names(
+    new_database: NewDatabase,
+) -> None:
+    async def scene() -> None:
+        async with queue(new_database()) as placement:
+            gpu = Requirements("gpu")
+            await placement.enqueue("on gpu", gpu)
+            await placement.enqueue("order", Requirements("worker:two"))
+            await placement.enqueue("anywhere", ANY_QUEUE)
+            one, two = Recorder("one", most=1), Recorder("two", queues=("gpu",), most=2)
+            assert (await placement.health()).why_unplaced(
+                gpu
+            ) == "no worker is running; start one with `pursuit worker`"
+            async with queue(placement._address) as other, anyio.create_task_group() as tasks:
+                tasks.start_soon(placement.run, one, 1)
+                tasks.start_soon(other.run, two, 1)
+            assert one.jobs == ["anywhere"]
+            assert sorted(two.jobs) == ["on gpu", "order"]
+
+    play(scene)
+
+
+def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
+    new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    plain = psycopg.AsyncRawCursor.execute
+
+    async def counted(self: Any, query: Any, *args: Any, **more: Any) -> Any:
+        asked.append(str(query))
+        return await plain(self, query, *args, **more)
+
+    monkeypatch.setattr(psycopg.AsyncRawCursor, "execute", counted)
+
+    async def scene() -> None:
+        address = new_database()
+        async with queue(address) as placement, anyio.create_task_group() as tasks:
+            one = Recorder()
+            tasks.start_soon(placement.run, one, 1)
+            while not (await placement.health()).workers:
+                await anyio.sleep(0.01)
+            with psycopg.connect(address, autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            async with queue(address) as other:
+                await other.enqueue("after", ANY_QUEUE)
+            while "after" not in one.jobs:
+                await anyio.sleep(0.01)
+            asked.clear()
+            while sum("SELECT DISTINCT entrypoint" in query for query in asked) < 10:
+                await anyio.sleep(0.01)
+            others = [query for query in asked if "SELECT DISTINCT entrypoint" not in query]
+            # It says that it is there, twice a heartbeat, and ends the last job.
+            assert len(others) <= 6, others
+            one.stopping.set()
+
+    play(scene)
+
+
+def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_database: NewDatabase) -> None:
+    address, role = new_database(), f"runner_{os.getpid()}"
+    limited = address.replace("pursuit@", f"{role}@")
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(cast("LiteralString", f"CREATE ROLE {role} LOGIN"))
+        try:
+            with pytest.raises(LedgerUnavailable, match="migrate up --role"):
+                PgQueuerPlacement.open(limited)
+
+            async def scene() -> None:
+                await upgrade_queue(address, role)
+                async with queue(limited) as placement:
+                    await placement.enqueue("a", ANY_QUEUE)
+                    one = Recorder(most=1)
+                    await placement.run(one, 1)
+                    assert one.jobs == ["a"]
+
+            migrate_up(address, role)
+            play(scene)
+        finally:
+            connection.execute(cast("LiteralString", f"DROP OWNED BY {role}"))
+            connection.execute(cast("LiteralString", f"DROP ROLE {role}"))
+
+
+# Missions
+
+
+def runtime(address: str, *tools: Callable[..., Any], asks: str | None = None, **settings: float) -> Runtime:
+    quick = {"worker_heartbeat": 1.0, "worker_poll": 0.1, "lease_seconds": 1.0, "task_patience": 0.05, **settings}
+    policy = OperatorPolicy(rules=(Rule(decision="ask", tool=asks),)) if asks else OperatorPolicy()
+    configuration = Configuration(settings=quick, policy=policy)
+    state = locate_state(address, None)
+    return Runtime(state=state, config=configuration, servers={"world": list(tools)} if tools else {})
+
+
+@asynccontextmanager
+async def working(runtime: Runtime, name: str = "w", **settings: Any) -> AsyncIterator[Any]:
+    worker = runtime.worker(name=name, version="0", sweep_seconds=0.2, **{"grace": 5.0, **settings})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.run)
+        assert runtime.placement is not None
+        while name not in {one.name for one in (await runtime.placement.health()).workers}:
+            await anyio.sleep(0.01)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+
+
+async def start(runtime: Runtime, **given: Any) -> str:
+    started = await runtime.service.start(mission(**given))
+    assert await runtime.service.place(started.session_id)
+    return started.session_id
+
+
+def ended(state: Any) -> bool:
+    return state.closed
+
+
+@tool(read_only=False)
+def write(text: str = "") -> dict[str, Any]:
+    """Writes."""
+    return {"metrics": {"score": 7}}
+
+
+@pytest.mark.guarantee("waiting-holds-no-worker")
+def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_to_others(new_database: NewDatabase) -> None:
+    address = new_database()
+
+    async def scene() -> None:
+        async with (
+            runtime(address, measure, write, asks="write") as here,
+            runtime(address) as elsewhere,
+            working(here, concurrency=1, longest_wait=0.0),
+        ):
+            asking = await start(here, proposer=repeat("write", text="x"), criteria=[succeeded("world.write")])
+            await until(here, asking, lambda state: state.waiting_for == "approval")
+            paced = await start(
+                here, proposer=repeat("measure"), pace={"seconds": 0.3}, budget=Budget(max_iterations=3)
+            )
+            other = await start(here, proposer=repeat("measure"), criteria=[metric("score") >= 7])
+            for name in (other, paced):
+                await until(here, name, ended)
+            assert len(await events_of(here, paced, RunClaimed)) == 3, "each time it is due, a worker takes it up"
+            (question,) = await Approvals(elsewhere.service).open(asking)
+            await Approvals(elsewhere.service).answer(question["approval_id"], "once")
+            await until(here, asking, ended)
+            assert (await here.service.state(asking)).status == "completed"
+
+    play(scene)
+
+
+def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_database: NewDatabase) -> None:
+    address = new_database()
+
+    async def scene() -> None:
+        async with runtime(address, measure) as here, runtime(address) as bare, working(bare):
+            one = await start(here, proposer=repeat("measure"))
+            two = await start(here, proposer=repeat("measure"), queue="gpu")
+            status = await here.service.status(one)
+            assert status["placement"] == "no live worker can drive it: the nearest one lacks the server world"
+            assert "queue gpu, the server world" in (await here.service.status(two))["placement"]
+            async with working(here, "able", queues=["default", "gpu"]):
+                for name in (one, two):
+                    await until(here, name, ended)
+            assert "placement" not in await here.service.status(one)
+
+    play(scene)
+
+
+@pytest.mark.guarantee("a-drained-worker-loses-nothing")
+@pytest.mark.parametrize("grace", [30.0, 0.05])
+def test_a_worker_that_drains_finishes_its_call_or_hands_it_back(new_database: NewDatabase, grace: float) -> None:
+    address, gate = new_database(), Gate()
+
+    async def scene() -> None:
+        async with runtime(address, gate.hold) as one, runtime(address, gate.hold) as two:
+            async with working(one, "one", grace=grace) as worker:
+                name = await start(one, proposer=repeat("hold"), budget=Budget(max_iterations=2))
+                await gate.entered.wait()
+                worker.stop()
+                if grace == 30.0:
+                    gate.release.set()
+            state = await one.service.state(name)
+            assert state.iteration_count == (1 if grace == 30.0 else 0)
+            assert (state.open is None) == (grace == 30.0)
+            gate.release.set()
+            async with working(two, "two"):
+                await until(two, name, ended)
+            settled = [event.outcome for event in await events_of(two, name, CallSettled)]
+            assert settled == (["ok", "ok"] if grace == 30.0 else ["cancelled", "ok"])
+
+    play(scene)
+
+
+@pytest.mark.guarantee("a-drained-worker-loses-nothing")
+def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_database: NewDatabase) -> None:
+    address, gate = new_database(), Gate()
+
+    @tool(long=True)
+    async def train() -> dict[str, Any]:
+        """Takes long."""
+        return await gate.hold()
+
+    async def scene() -> None:
+        async with runtime(address, train) as one, runtime(address, train) as two:
+            async with working(one, "one") as worker:
+                name = await start(one, proposer=repeat("train"))
+                await until(one, name, lambda state: state.waiting_for == "task")
+                while worker.about().jobs:  # no worker holds it
+                    await anyio.sleep(0.01)
+                worker.stop()
+                assert two.placement is not None
+                while (await two.placement.health()).workers:
+                    await anyio.sleep(0.01)
+                gate.release.set()
+            async with working(two, "two"):
+                await until(two, name, ended)
+            assert [event.outcome for event in await events_of(two, name, CallSettled)] == ["ok"]
+
+    play(scene)
+
+
+def test_an_order_drains_a_worker(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        async with runtime(new_database(), measure) as here, working(here, "mine", concurrency=1) as worker:
+            assert here.placement is not None
+            await here.placement.enqueue("worker:mine:drain", Requirements("worker:mine"))
+            await worker.stopping.wait()
+
+    play(scene)
+
+
+@pytest.mark.guarantee("children-run-on-any-worker")
+def test_children_of_a_fleet_run_on_any_worker_within_the_budget_of_their_parent(new_database: NewDatabase) -> None:
+    address = new_database()
+
+    async def scene() -> None:
+        async with (
+            runtime(address, measure) as one,
+            runtime(address, measure) as two,
+            working(one, "one", concurrency=1),
+            working(two, "two", concurrency=1),
+        ):
+            each = child(budget={"max_iterations": 2, "max_tool_calls": 2})
+            wanted = parent(each, each, each, each, budget=Budget(max_iterations=10, max_tool_calls=10))
+            name = (await one.service.start(wanted)).session_id
+            assert await one.service.place(name)
+            await until(one, name, ended)
+            state = await one.service.state(name)
+            assert state.status == "completed"
+            outcomes_of = [outcome for _tool, outcome in await outcomes(one, name)]
+            assert outcomes_of == ["ok", "ok", "ok", "skipped"], "the fourth would take more than is left"
+            drivers = [(await events_of(one, each, RunClaimed))[0] for each in state.children]
+            assert all(event.background for event in drivers), "a worker took each as a job"
+            assert state.lent["max_tool_calls"] == 3
+
+    play(scene)
+
+
+def test_a_background_run_of_a_server_is_left_to_workers_where_there_are_any(new_database: NewDatabase) -> None:
+    address = new_database()
+
+    async def scene() -> None:
+        async with (
+            runtime(address, measure) as serving,
+            BackgroundRuns(serving.service, serving.use_servers_of) as runs,
+            runtime(address, measure) as other,
+        ):
+            stepped = {"proposer": {"kind": "client"}, "budget": Budget(max_iterations=5)}
+            alone = (await serving.service.start(mission(**stepped))).session_id
+            given = mission(proposer=replay(proposal(("measure", {})))).proposer.proposals[0]  # type: ignore[union-attr]
+            await runs.begin(alone, 1, given)
+            await until(serving, alone, lambda state: state.iteration_count == 1)
+            async with working(other):
+                await runs.begin(alone, 1, given)
+                await until(serving, alone, lambda state: state.iteration_count == 2)
+            assert len(await events_of(serving, alone, RunClaimed)) == 3, "driven here, handed over, driven there"
+
+    play(scene)
+
+
+@pytest.mark.guarantee("commands-stay-on-their-machine")
+def test_a_command_of_a_machine_that_is_gone_is_waited_for_and_never_run_again(
+    new_database: NewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, marks, machines = new_database(), tmp_path / "marks", ["a"]
+    monkeypatch.setattr("platform.node", lambda: machines[-1])
+    toml = tmp_path / "pursuit.toml"
+    toml.write_text(f"""
+[commands.mark]
+description = "Leaves a mark and stays"
+argv = ["sh", "-c", "echo mark >> {marks}; sleep 3"]
+[policy]
+mode = "auto"
+[settings]
+worker_heartbeat = 0.5
+worker_poll = 0.1
+lease_seconds = 0.5
+task_patience = 0.05
+machine_wait = 1.5
+""")
+
+    def machine(name: str) -> Runtime:
+        machines.append(name)
+        return Runtime(state=locate_state(address, None), config=load_configuration(toml))
+
+    async def scene() -> None:
+        async with machine("a") as one, working(one, "one") as worker:
+            wanted = mission(proposer=repeat("commands.mark"), tool_allowlist=["commands.mark"])
+            name = (await one.service.start(wanted)).session_id
+            assert await one.service.place(name)
+            await until(one, name, lambda state: state.waiting_for == "task")
+            while not marks.exists():
+                await anyio.sleep(0.01)
+            worker.stop()
+        async with machine("b") as two, working(two, "two"):
+            await two.tasks.maintain()
+            said = (await two.service.status(name))["placement"]
+            assert said.endswith("which runs on a: no worker is live there")
+            await until(two, name, ended)
+            (settled,) = await events_of(two, name, CallSettled)
+            assert settled.outcome == "unknown"
+            assert "it ran on a, which has not been heard of for 1.5 s" in str(settled.error)
+        assert marks.read_text() == "mark\n"
+
+    play(scene)
+
+
+def test_a_worker_needs_a_ledger_that_machines_share(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as here:
+            with pytest.raises(InvalidArgument, match="postgresql://"):
+                here.worker(version="0")
+
+    play(scene)

@@ -1,0 +1,154 @@
+"""Workers over one PostgreSQL ledger, as people start them: who drives what, and what happens when one is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_stage import SERVERS, Place, Running, marks, until, until_marked
+from postgres_server import NewDatabase
+
+OLDER = Path(__file__).parents[1] / "support" / "older_release.py"
+SETTINGS = "lease_seconds = 1.5\nworker_heartbeat = 1\nworker_poll = 0.2\n"
+
+
+class Cluster(Place):
+    """One folder for all machines, with a ledger in a database."""
+
+    def set_up(self, address: str, more: str = "") -> Cluster:
+        world = f"""
+[servers.world]
+command = "__python_executable__"
+args = [{json.dumps(str(SERVERS / "recorder.py"))}]
+env = {{ RECORD = {json.dumps(str(self.record))} }}
+"""
+        text = f'state = "{address}"\n[policy]\nmode = "auto"\n[settings]\n{SETTINGS}{world}{more}'
+        self.write("pursuit.toml", text)
+        return self
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "record"
+
+    def start(self, *keys: str, ms: int = 5, more: str = "") -> str:
+        calls = ",\n".join(
+            f'{{ tool_calls = [{{ tool_name = "step", args = {{ key = "{key}", ms = {ms} }} }}] }}' for key in keys
+        )
+        self.write(
+            "m.toml",
+            f"""
+directive = "Change the world step by step"
+tool_allowlist = ["world.step"]
+stagnation_threshold = "off"
+{more}
+[[criteria]]
+criterion_id = "done"
+kind = "tool_call_succeeded"
+tool_name = "world.step"
+min_count = {len(keys)}
+[budget]
+max_iterations = {len(keys)}
+[proposer]
+kind = "replay"
+proposals = [{calls}]
+""",
+        )
+        return self.json("start", "m.toml")["session_id"]
+
+    @contextmanager
+    def worker(self, name: str, *words: str, without: str | None = None) -> Iterator[Running]:
+        """A worker; `without` a type of event: one of an older release."""
+        words = ("worker", "--name", name, *words)
+        if without is None:
+            one = self.begin(*words, fresh=False)
+        else:
+            one = self.begin(*words, program=[sys.executable, str(OLDER), without])
+        try:
+            one.until("working")
+            yield one
+        finally:
+            if one.process.poll() is None:
+                one.process.kill()
+                one.process.wait()
+
+    def driver_of(self, mission_id: str) -> dict[str, Any]:
+        """The worker that says that it drives a mission."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found[:] = [row for row in self.json("workers")["workers"] if mission_id in row["jobs"]]
+            return bool(found)
+
+        until(look)
+        return found[0]
+
+    def status(self, mission_id: str) -> dict[str, Any]:
+        return self.json("status", mission_id)
+
+    def until_ended(self, *missions: str) -> None:
+        until(lambda: all(self.status(one)["status"] in ("completed", "terminated") for one in missions), 30)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_database: NewDatabase) -> Cluster:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return Cluster(tmp_path).set_up(new_database())
+
+
+@pytest.mark.guarantee("missions-outlive-their-worker")
+def test_a_mission_of_a_killed_worker_goes_on_at_another_and_nothing_runs_twice(cluster: Cluster) -> None:
+    mission = cluster.start("a", "b", "c", "d", ms=400)
+    assert "no worker is running" in cluster.status(mission)["placement"]
+    with cluster.worker("one"), cluster.worker("two"):
+        until_marked(cluster.record, "b")
+        os.kill(cluster.driver_of(mission)["pid"], signal.SIGKILL)
+        cluster.until_ended(mission)
+    assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
+    assert cluster.json("verify")["ok"]
+
+
+@pytest.mark.guarantee("old-drivers-are-fenced")
+def test_a_worker_that_was_stopped_beyond_its_lease_says_why_it_stops_and_works_on(cluster: Cluster) -> None:
+    mission = cluster.start("a", "b", "c", "d", ms=300)
+    with cluster.worker("one") as first:
+        until_marked(cluster.record, "b")
+        stopped = cluster.driver_of(mission)["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            with cluster.worker("two"):
+                cluster.until_ended(mission)
+                os.kill(stopped, signal.SIGCONT)
+                assert f"lost its lease on {mission}" in first.until("run stopped")
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
+        again = cluster.start("e")
+        cluster.until_ended(again)
+        assert cluster.json("workers", "drain", "one") == {"draining": "one"}
+        assert first.end()[0] == 0
+    assert cluster.json("verify")["ok"]
+
+
+@pytest.mark.guarantee("unknown-events-are-left-alone")
+def test_a_worker_of_an_older_release_leaves_what_it_does_not_know_to_others(cluster: Cluster) -> None:
+    text = (cluster.folder / "pursuit.toml").read_text().replace('"auto"', '"ask"')
+    cluster.write("pursuit.toml", text)
+    mission = cluster.start("a")
+    with cluster.worker("new"):
+        until(lambda: bool(cluster.json("approvals")["approvals"]))
+    with cluster.worker("old", without="ApprovalAnswered"):
+        cluster.ask("approve", "--all")
+        other = cluster.start("b", more='policy = { ask = ["world.*"] }')
+        until(lambda: any(row["session_id"] == other for row in cluster.json("approvals")["approvals"]))
+        status = cluster.status(mission)
+        assert status["iteration_count"] == 0, "it was left alone"
+        with cluster.worker("new"):
+            cluster.until_ended(mission)
+    assert marks(cluster.record) == ["a"]
