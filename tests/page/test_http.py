@@ -450,7 +450,7 @@ def test_missions_are_grouped_filtered_and_continued(tmp_path: Path) -> None:
             await waiting(runtime)
             for number in range(55):
                 await measured(runtime, iterations=1, directive=f"Number {number} of many" + " zebras" * (number == 17))
-            await runtime.service.start(mission(directive="Not begun"))
+            await runtime.service.start(mission(directive="Not begun", queue="night"))
             all_of_them = await ann.get("/missions")
             for heading in ("Needs you 1", "Under way 1", "Ended 50"):
                 assert heading in all_of_them.text, heading
@@ -460,6 +460,8 @@ def test_missions_are_grouped_filtered_and_continued(tmp_path: Path) -> None:
             found = await ann.get("/missions?words=zebra+MANY&status=terminated")
             assert "Ended 1" in found.text and "Number 17 of many zebras" in found.text
             assert "No mission matches" in (await ann.get("/missions?caller=local+clients")).text
+            queued = await ann.get("/missions?queue=night")
+            assert "Not begun" in queued.text and "Ended" not in queued.text and "Needs you" not in queued.text
             assert "Needs you 1" in (await ann.get("/missions?status=waiting&caller=operator")).text
             assert "No mission matches" in (await ann.get("/missions?until=2001-01-01")).text
             wrong = await ann.get("/missions?since=yesterday&status=lost", 422)
