@@ -49,7 +49,7 @@ def test_the_pictures_of_the_docs(viewer: Callable[..., Viewer], tmp_path: Path)
     site.run("init")
     site.run("run", "mission.toml", "--mode", "auto")
     site.write("ask.toml", ASKS)
-    site.run("run", "ask.toml", code=3)
+    site.run("run", "ask.toml", code=4)
     site.run("task", "run", "--units", "unit", "--total", "6", "--", "sh", "-c", _painted())
     done = next(row for row in site.json_of("list")["sessions"] if row["status"] == "completed")["session_id"]
     views = {
