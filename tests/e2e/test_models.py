@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import driving, mission, play, stage
+from engine_stage import driving, events_of, mission, play, stage
 from model_endpoint import Reply, calls, failing, transcript
 from model_stage import ALL, ANTHROPIC, DONE, OPENAI, RESPONSES, STREAM, look, pursued, scripted, step
 
@@ -227,24 +227,40 @@ def test_an_outage_is_a_wait_that_ends_by_itself(
 
 
 @pytest.mark.guarantee("an-outage-is-a-wait")
-@pytest.mark.parametrize(("fallback", "seconds"), [([], 900), ([ANTHROPIC], 300)])
 def test_a_provider_that_wants_to_be_left_alone_is_asked_at_the_time_that_it_says(
-    fallback: list[str], seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If all of them want that, the mission waits for the first one that may be asked again."""
-
-    def answer(request: dict[str, Any]) -> Reply:
-        return failing(429, Retry_After="300" if request["shape"] == "anthropic" else "900")
-
-    with scripted(monkeypatch, answer) as endpoint:
-        proposer = asked(OPENAI, fallback=fallback)
-        wanted = mission(criteria=DONE, proposer=proposer, budget=Budget(max_wall_clock_seconds=1.5))
+    with scripted(monkeypatch, failing(429, Retry_After="300"), calls(("world__step", {}))) as endpoint:
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_wall_clock_seconds=1.5))
         state, found, _rows, _made = pursued(tmp_path, wanted)
-    assert state.verdict_reason == "max_wall_clock", "the budget's clock ends a wait"
-    assert len(endpoint.seen) == len(found[WaitBegan]) == 1 + len(fallback)
-    last = found[WaitBegan][-1]
-    assert last.until - last.at == pytest.approx(seconds, abs=1)
-    assert last.fallback == (1 if fallback else None)
+    assert (state.verdict_reason, len(endpoint.seen)) == ("max_wall_clock", 1), "the budget's clock ends a wait"
+    (wait,) = found[WaitBegan]
+    assert wait.until - wait.at == pytest.approx(300, abs=1)
+
+
+@pytest.mark.guarantee("an-outage-is-a-wait")
+@pytest.mark.parametrize(("first", "second", "seconds", "following"), [(900, 300, 300, 1), (300, 900, 300, 0)])
+def test_if_all_providers_want_to_be_left_alone_the_first_that_may_be_asked_is_waited_for(
+    first: int, second: int, seconds: int, following: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: dict[str, Any]) -> Reply:
+        return failing(429, Retry_After=str(first if request["shape"] == "openai-chat" else second))
+
+    async def scene() -> None:
+        with scripted(monkeypatch, answer) as endpoint:
+            async with stage(tmp_path, step) as runtime:
+                wanted = mission(criteria=DONE, proposer=asked(OPENAI, fallback=[ANTHROPIC]))
+                mission_id = (await runtime.service.start(wanted)).session_id
+                async with driving(runtime, mission_id):
+                    with anyio.fail_after(60):
+                        while len(waits := await events_of(runtime, mission_id, WaitBegan)) < 2:
+                            await anyio.sleep(0.01)
+                    await runtime.service.abort(mission_id)
+                assert waits[-1].until - waits[-1].at == pytest.approx(seconds, abs=5)
+                assert [one.fallback for one in waits] == [1, following]
+                assert len(endpoint.seen) == 2
+
+    play(scene)
 
 
 @ALL

@@ -60,7 +60,7 @@ LAST = ("crash", "endless", "question")
 def faults(chance: random.Random, folder: Path) -> list[dict[str, Any]]:
     """Some steps that go wrong, in their order."""
     chosen = [name for name in FAULTS if name not in LAST and chance.random() < 0.5]
-    chosen += [chance.choice(LAST)] if chance.random() < 0.4 else []
+    chosen += [chance.choice(LAST)] if chance.random() < 0.3 else []
     steps = [step for name in chosen for step in FAULTS[name]]
     return [json.loads(json.dumps(step).replace("late.txt", str(folder / "late.txt"))) for step in steps]
 
@@ -104,7 +104,7 @@ def test_kills_at_random_moments_leave_no_process_and_repeat_no_turn(tmp_path: P
         running = place.begin("run", "fix.toml", fresh=False)
         if in_turn:
             begun(place, running)
-        time.sleep(chance.random() * (0.4 if in_turn else 2))
+        time.sleep(chance.random() * (0.3 if in_turn else 1.2))
         if whom != "pursuit":
             kill(below(place, agent_only=whom == "agent"))
         if whom != "agent":

@@ -40,6 +40,7 @@ from pursuit.errors import (
     NotTrusted,
     ProblemNotFound,
     PursuitError,
+    SessionNotFound,
     UpstreamUnavailable,
     ValidationFailed,
 )
@@ -229,7 +230,7 @@ class AgentsRun(AttemptRun):
             with anyio.CancelScope(shield=True):
                 await self._open_attempts(runtime)
         status = await runtime.service.status(mission_id)
-        found = await _compared(runtime, self._problem, [])
+        found = await compared(runtime.service, self._problem, [])
         mine = {row["session_id"] for row in status["workspace"].get("agents", ())} or {mission_id}
         rows = [row for row in found["attempts"] if row["mission"] in mine]
         if not drive.screen.answer({**status, "attempts": rows}):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, clean, counted, line, of_cap
 from pursuit.cli.context import Context

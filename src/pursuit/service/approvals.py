@@ -42,6 +42,7 @@ from pursuit.service.gateway_journal import (
     GatewayQuestions,
     already_answered,
     expired,
+    may_answer,
     require_other,
     require_other_client,
     require_seen,
@@ -170,8 +171,15 @@ class Approvals:
             raise expired(approval_id, asked.until)
         before = set(asked.said)
         if answer in GRANTS:
+            client = _client_of(asked, await service.state(mission_id))
             await require_other_client(
-                service.audit, approval_id, mission_id, by=by, channel=channel, client=asked.subject
+                service.audit,
+                approval_id,
+                mission_id,
+                by=by,
+                channel=channel,
+                client=client,
+                accepts=asked.accepts is not None,
             )
             require_seen(approval_id, cut=asked.cut and not unseen and by.person not in asked.shown)
             require_other(approval_id, by.person in before, asked.require)
@@ -261,13 +269,16 @@ class Approvals:
             pins.apply(decode_pin(stored.body))
         return pins.definitions
 
-    async def forms(self, mission_id: str) -> dict[str, str]:
-        """The whole text of each open question of a mission that fits a form, by the ids."""
+    async def forms(self, mission_id: str, caller: Caller, channel: Channel | None) -> dict[str, str]:
+        """The whole text of each open question of a mission that this client's user may answer, by the ids.
+
+        One that is too long for a form is for the operator alone.
+        """
         state, now = await self._service.state(mission_id), self._service.clock.now()
         texts = {
             one.approval_id: one.description if one.accepts else whole_question(one.description, one.args)
             for one in pending(state.approvals)
-            if now < one.until
+            if now < one.until and may_answer(caller, channel, _client_of(one, state), accepts=one.accepts is not None)
         }
         return {approval_id: text for approval_id, text in texts.items() if len(text) <= LONGEST_FORM}
 
@@ -313,6 +324,11 @@ class Approvals:
             row.name async for row in rows if row.status != "waiting" or row.summary.get("waiting_for") == "approval"
         ]
         return found[::-1]
+
+
+def _client_of(asked: Approval, state: MissionState) -> str | None:
+    """The client that a call is made for: a child mission has no driver of its own, and its parent's owner."""
+    return asked.subject or state.owner
 
 
 def _require_id(approval_id: str) -> None:
