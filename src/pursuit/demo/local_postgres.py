@@ -79,6 +79,8 @@ class LocalPostgres:
         where = ("-D", str(self.folder / "data")) if on_data else ()
         with output.open("w") as file:
             command = [str(self.programs / name), *where, *words]
-            done = subprocess.run(command, cwd=self.folder, stdout=file, stderr=file, check=False, **self._user)  # noqa: S603 - the wheel's own program
+            done: subprocess.CompletedProcess[bytes] = subprocess.run(  # noqa: S603 - the wheel's own program
+                command, cwd=self.folder, stdout=file, stderr=file, check=False, **self._user
+            )
         if done.returncode:
             raise LedgerUnavailable(f"{name} of the local PostgreSQL failed: {output.read_text().strip()}")
