@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from engine_stage import mission, play, stage
 from model_endpoint import Reply, calls
-from model_stage import ALL, DONE, OPENAI, STREAM, pursued, scripted, step
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, pursued, scripted, step
 
 from pursuit import Budget, Runtime
 from pursuit.config.configuration import Configuration
@@ -71,7 +71,7 @@ def test_a_model_that_writes_as_much_as_it_may_stays_within_its_cap(
         key, sent = str(len(endpoint.seen)), len(json.dumps(request["body"]))
         return calls(("world__step", {"key": key, "amount": 0}), tokens=(sent // 3, longest_answer(request)))
 
-    most = 20_000 if cap == "max_tokens" else 0.03
+    most = 20_000 if cap == "max_tokens" else 0.03 if model == ANTHROPIC else 0.01
     with scripted(monkeypatch, counting) as endpoint:
         wanted = mission(
             criteria=DONE,

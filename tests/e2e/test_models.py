@@ -407,12 +407,11 @@ def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatc
     stalled = Reply(fault="stall", text="It begins, and then it says no more.")
     with scripted(monkeypatch, stalled, calls(("world__step", {}))) as endpoint:
         wanted = mission(criteria=DONE, proposer=model)
-        state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_stall": 0.5})
+        state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_stall": 1.5})
     assert state.verdict_reason == "criteria_met"
-    lost = found[ModelAnswered][0].answer.lost
-    assert len(endpoint.seen) >= 2
-    assert lost >= 1, "on a slow machine a good answer may be given up, too"
-    assert state.estimated_tokens == lost * found[ModelAsked][0].estimate > 0, "the first one may have to be paid"
+    assert len(endpoint.seen) == 2
+    assert found[ModelAnswered][0].answer.lost == 1
+    assert state.estimated_tokens == found[ModelAsked][0].estimate > 0, "the first one may have to be paid"
     assert state.tokens == state.estimated_tokens + found[ModelAnswered][0].tokens
 
 

@@ -79,8 +79,7 @@ class LocalPostgres:
         where = ("-D", str(self.folder / "data")) if on_data else ()
         with output.open("w") as file:
             command = [str(self.programs / name), *where, *words]
-            done: subprocess.CompletedProcess[bytes] = subprocess.run(  # noqa: S603 - the wheel's own program
-                command, cwd=self.folder, stdout=file, stderr=file, check=False, **self._user
-            )
-        if done.returncode:
+            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file, **self._user)  # noqa: S603 - its own
+            code = process.wait()
+        if code:
             raise LedgerUnavailable(f"{name} of the local PostgreSQL failed: {output.read_text().strip()}")
