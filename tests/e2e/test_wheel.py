@@ -89,7 +89,7 @@ def test_the_page_opens_from_the_wheel(installed: Path, tmp_path: Path) -> None:
         with open_chromium() as browser:
             one = Viewer(browser)
             one.page.goto(link)
-            for name in ("Missions", "Approvals", "Tasks", "Tools", "Fleet", "Problems", "Audit", "Lessons"):
+            for name in ("Missions", "Approvals", "Tasks", "Tools", "Fleet", "Workers", "Problems", "Audit", "Lessons"):
                 one.page.get_by_role("link", name=name).first.click()
                 one.page.wait_for_load_state("load")
                 assert one.page.locator("h1").inner_text() == name

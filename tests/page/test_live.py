@@ -13,7 +13,10 @@ import pytest
 from browser import Viewer
 from front_door import wait_until
 from playwright.sync_api import Page, expect
+from postgres_server import NewDatabase
 from site_stage import Site
+
+from pursuit.server.bind import PAGE_PATH
 
 STEPS = """
 directive = "Take a few steps"
@@ -102,3 +105,36 @@ def test_the_output_of_a_command_comes_with_its_colours_and_it_can_be_cancelled(
         wait_until(gone.exists, "the command was told", list)
         one.check()
     assert "it took too long" in site.run("audit", "--json").stdout
+
+
+@pytest.mark.soak
+def test_workers_are_shown_and_drained(
+    viewer: Callable[..., Viewer], tmp_path: Path, new_database: NewDatabase
+) -> None:
+    site = Site(tmp_path, fresh=True)
+    address = new_database()
+    config = tmp_path / "pursuit.toml"
+    config.write_text(f'state = "{address}"\n' + config.read_text(encoding="utf-8"), encoding="utf-8")
+    site.environment["XDG_DATA_HOME"] = str(tmp_path / "data")
+    words = [*site.command, "worker", "--name", "mine", "--queue", "gpu"]
+    with site.serving():
+        one = viewer()
+        link = json.loads(site.run("page", "--no-browser", "--json").stdout)["page"]
+        one.root = link.partition(PAGE_PATH)[0] + PAGE_PATH
+        one.page.goto(link)
+        page = one.open("/workers")
+        expect(page.locator("main")).to_contain_text("No worker is running")
+        worker = subprocess.Popen(
+            words, cwd=site.folder, env=site.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            expect(page.locator("#worker-mine")).to_contain_text("gpu", timeout=SLOW)
+            one.accessible()
+            page.locator("#worker-mine summary").click()
+            page.get_by_role("button", name="Drain").click()
+            assert worker.wait(timeout=60) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+        one.check()
+    assert "workers drain" in site.run("audit", "--json").stdout

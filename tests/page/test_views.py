@@ -46,6 +46,7 @@ def views(site: Site) -> dict[str, str]:
         "/tools": "workshop",
         "/fleet": "The other child",
         f"/fleet/{site.missions['fleet']}": "The other child",
+        "/workers": "postgresql://",
         "/problems": "The exam",
         "/problems/mine": "second",
         "/audit": "abort",

@@ -54,6 +54,8 @@ class Fleet(InputModel):
 
 
 MAX_CRITERIA = 64
+QUEUE = "default"
+"""The queue of a mission that names none."""
 CAPS = ("max_iterations", "max_wall_clock_seconds", "max_tool_calls", "max_tokens", "max_cost_usd")
 DEFAULT_STAGNATION = 3
 MAX_STAGNATION = 1_000
@@ -418,7 +420,7 @@ class Mission(InputModel):
     fleet: Fleet | None = None
     share: Annotated[list[Name], Field(max_length=100)] = Field(default_factory=list[str])
     """The tokens, by name, that may see and drive it beside its owner; `*` is all."""
-    queue: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = "default"
+    queue: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = QUEUE
     """The queue of the workers that drive it, on a ledger that several machines share."""
 
     @field_validator("pace", mode="before")

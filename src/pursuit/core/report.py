@@ -46,7 +46,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import CAP_REASONS, fold
 from pursuit.core.lessons import lessons_of
-from pursuit.core.mission import CAPS, BestOfProposer, ClientProposer
+from pursuit.core.mission import CAPS, QUEUE, BestOfProposer, ClientProposer
 from pursuit.core.observe import leaves, source_matches, text_of, value_of
 from pursuit.core.series import Point
 from pursuit.core.state import MissionState, Status
@@ -507,6 +507,7 @@ class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     background: bool = False
     owner: str | None = None
     share: list[str] = []
+    queue: str = QUEUE
 
     def summary(self) -> dict[str, Any]:
         """What the listing shows beside the status; what does not apply is left out."""
@@ -546,8 +547,9 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
     task = detail if waiting_for == "task" else None
     share = state.mission.share
+    queue = state.mission.queue
     return Listing(
-        status, directive, count, waiting_for, until, task, state.parent, goal, background, state.owner, share
+        status, directive, count, waiting_for, until, task, state.parent, goal, background, state.owner, share, queue
     )
 
 

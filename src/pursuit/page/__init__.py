@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 from starlette.routing import Route
 
-from pursuit.page import approvals, missions, records, share, tasks, timeline, tools
+from pursuit.page import approvals, missions, records, share, tasks, timeline, tools, workers
 from pursuit.page.app import ROOT, Page
 from pursuit.page.live import Live, LiveSettings
 from pursuit.page.sessions import Sessions
@@ -27,6 +27,7 @@ VIEWS: tuple[Callable[[Page], None], ...] = (
     tools.add,
     records.add,
     share.add,
+    workers.add,
 )
 """Each adds the routes of one view."""
 

@@ -54,6 +54,7 @@ NAVIGATION: Final = (
     ("Tasks", "/tasks"),
     ("Tools", "/tools"),
     ("Fleet", "/fleet"),
+    ("Workers", "/workers"),
     ("Problems", "/problems"),
     ("Audit", "/audit"),
     ("Lessons", "/lessons"),

@@ -34,7 +34,7 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.fold import advance
-from pursuit.core.mission import AGENT, FLEET, SamplingProposer
+from pursuit.core.mission import AGENT, FLEET, QUEUE, SamplingProposer
 from pursuit.core.observe import value_of
 from pursuit.core.report import (
     budget_row,
@@ -359,7 +359,7 @@ class MissionFilter:
         return (
             all(word in about for word in self.words.lower().split())
             and self.owner in (None, row.summary.get("owner", ""))
-            and self.queue in ("", row.summary.get("queue", ""))
+            and self.queue in ("", row.summary.get("queue", QUEUE))
         )
 
 

@@ -40,7 +40,7 @@ from pursuit.ledger.contract import StoredEvent
 from pursuit.reports.plots import thin
 from pursuit.service.service import Service
 
-ROWS = 200
+ROWS = 100
 """Rows of one part of a timeline."""
 _CHUNK = 1_000
 _PROBE = 32
@@ -320,7 +320,7 @@ class Timelines:
 
     async def _read(self, mission_id: str, after: int, head: int) -> AsyncGenerator[StoredEvent]:
         while after < head:
-            events = await self._service.ledger.read(mission_id, after, _CHUNK)
+            events = await self._service.ledger.read(mission_id, after, min(_CHUNK, head - after))
             for stored in events:
                 yield stored
             if not events:
@@ -346,14 +346,15 @@ class Timelines:
                 return rows.listed(), rows.bands, full
 
     async def _backward(self, mission_id: str, before: int) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
-        """The newest rows that begin before an event."""
-        start = before - 1
-        rows = _Rows()
+        """The newest rows that begin before an event; a call of them may settle after it."""
+        start, size, rows = before - 1, 4 * ROWS, _Rows()
         while start > 0 and len(rows.rows) < ROWS:
-            start = max(0, start - _CHUNK)
-            rows = _Rows()
-            for stored in await self._service.ledger.read(mission_id, start, before - 1 - start + _LOOK_AHEAD):
+            start, size, rows = max(0, start - size), 2 * size, _Rows()
+            async for stored in self._read(mission_id, start, before - 1):
                 rows.take(decode(stored.type, stored.body), stored.seq, begins=stored.seq < before)
+        if rows.open:
+            for stored in await self._service.ledger.read(mission_id, before - 1, _LOOK_AHEAD):
+                rows.take(decode(stored.type, stored.body), stored.seq, begins=False)
         listed = rows.listed()[-ROWS:]
         return listed, {one["iteration"]: rows.bands.get(one["iteration"], {}) for one in listed}
 
