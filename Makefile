@@ -8,6 +8,7 @@ TRACKERS := $(VENV)/.installed-trackers
 SUITE := $(VENV)/conformance/.installed
 REAL := $(VENV)/real-servers/.installed
 TYPESCRIPT := $(VENV)/typescript-clients/.installed
+BROWSER := $(VENV)/browser/.installed
 AGENTS := $(VENV)/real-agents/.installed
 MCP1 := .venv-mcp1/.installed
 FASTMCP := .venv-fastmcp/.installed
@@ -15,12 +16,15 @@ FASTMCP := .venv-fastmcp/.installed
 # With it, each of the many processes of a run would compile the same modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check conformance soak bench format clean
+.PHONY: demo demo-cluster test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-test: $(STAMP) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## everything CI runs
+demo-cluster: $(STAMP)  ## missions on three workers and a PostgreSQL from a wheel; one worker is killed before your eyes
+	@$(BIN)/python -m pursuit.demo.cluster
+
+test: $(STAMP) $(SUITE) $(REAL) $(TYPESCRIPT) $(BROWSER) $(MCP1) $(FASTMCP)  ## everything CI runs
 	@$(MAKE) --no-print-directory -j 2 check-static check-tests
 
 # Four workers for two cores, since many tests wait for processes. A worker takes a file at a time, since the tests of a
@@ -47,7 +51,7 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(TRACKERS) $(SUITE) $(REAL) $(TYPESCRIPT) $(AGENTS) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
+soak: $(STAMP) $(TRACKERS) $(SUITE) $(REAL) $(TYPESCRIPT) $(BROWSER) $(AGENTS) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart=0 -m "slow or soak" tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -104,6 +108,17 @@ $(TYPESCRIPT): tests/clients/typescript/package.json | $(STAMP)
 	cp $< $(@D)
 	$(NPM) --prefix $(@D) >/dev/null
 	touch $(TYPESCRIPT)
+
+# What drives the page in the tests, about 100 MB and 210 MB unpacked: Chromium with the libraries and fonts that a small
+# machine lacks (Debian's `chromium` is used where it is installed), axe-core, and a host of MCP Apps. The package
+# unpacks its libraries only where it believes that it runs in a Lambda.
+$(BROWSER): tests/page/package.json | $(STAMP)
+	mkdir -p $(@D)/unpacked
+	cp $< $(@D)
+	$(NPM) --prefix $(@D) >/dev/null
+	cd $(@D) && TMPDIR=$(CURDIR)/$(@D)/unpacked AWS_LAMBDA_JS_RUNTIME=nodejs22.x $(CURDIR)/$(BIN)/node --input-type=module \
+		--eval "import chromium from '@sparticuz/chromium'; await chromium.executablePath()"
+	touch $(BROWSER)
 
 # A coding agent as it is, about 150 MB; where it cannot be installed, its test is skipped.
 $(AGENTS): tests/real_agents/package.json | $(STAMP)

@@ -31,7 +31,7 @@ from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallSettled, encode
 from pursuit.core.mission import RepeatProposer
 from pursuit.core.state import MissionState
-from pursuit.ledger.contract import Draft
+from pursuit.ledger.contract import Draft, Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 
 ROUNDS = sized(15, 1)
@@ -78,7 +78,7 @@ def mission(tool: str, iterations: int = 1_000_000) -> Mission:
     )
 
 
-async def append_steps(ledger: SqliteLedger, stream: str, steps: int) -> None:
+async def append_steps(ledger: Ledger, stream: str, steps: int) -> None:
     """The intent and the settlement of each step, as the engine writes them, under compare-and-set."""
     row = await ledger.row(stream)
     seq = row.head.seq if row else 0
@@ -119,13 +119,13 @@ async def iteration_seconds(runtime: Runtime, tool: str) -> float:
     return (times[-1] - times[0]) / PAIRS
 
 
-async def together(one: Callable[[str], Coroutine[Any, Any, object]], names: list[str]) -> float:
+async def together(one: Callable[[str], Coroutine[Any, Any, object]], names: list[str], steps: int = STEPS) -> float:
     """Steps a second over all, from the first start to the last end."""
     begin = time.perf_counter()
     async with anyio.create_task_group() as tasks:
         for name in names:
             tasks.start_soon(one, name)
-    return len(names) * STEPS / (time.perf_counter() - begin)
+    return len(names) * steps / (time.perf_counter() - begin)
 
 
 async def missions_rate(runtime: Runtime, tool: str) -> float:

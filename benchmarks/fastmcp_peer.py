@@ -8,29 +8,17 @@ Run: python benchmarks/fastmcp_peer.py URL
 
 from __future__ import annotations
 
-import importlib.util
 import socket
-import subprocess
 import sys
-from pathlib import Path
+
+from environment import interpreter
 
 PACKAGE = "fastmcp>=4"
-VENV = Path(__file__).resolve().parent.parent / ".venv-bench"
 
 
-def interpreter() -> str:
-    """This Python if it has FastMCP, else one of the same version in the environment made for benchmarks."""
-    if importlib.util.find_spec("fastmcp"):
-        return sys.executable
-    python, ready = VENV / "bin" / "python", VENV / ".installed-fastmcp"
-    if not ready.exists():
-        print(f"installing {PACKAGE} into {VENV.name}", flush=True)
-        if not python.exists():
-            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*pip, PACKAGE], check=True)
-        ready.touch()
-    return str(python)
+def fastmcp_python() -> str:
+    """A Python that has FastMCP."""
+    return interpreter("fastmcp", ["fastmcp"], [PACKAGE])
 
 
 def serve(url: str) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 import anyio
 import psutil
 from echo_server import READS, SLEEPS, WRITES
-from fastmcp_peer import interpreter
+from fastmcp_peer import fastmcp_python
 from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from front_door import ERAS, OURS
 from mcp import Client, StdioServerParameters
@@ -118,7 +118,7 @@ async def proxy_over_http(words: list[str], era: str) -> AsyncGenerator[Proxy]:
 @asynccontextmanager
 async def peer(behind: str, era: str) -> AsyncGenerator[tuple[Proxy, str]]:
     """FastMCP's proxy, and its version."""
-    words = [interpreter(), str(HERE / "fastmcp_peer.py"), behind]
+    words = [fastmcp_python(), str(HERE / "fastmcp_peer.py"), behind]
     with process_over_http(words, lines=2) as (pid, (version, url)):
         async with Client(url, mode=era, cache=None) as client:
             yield Proxy(client=client, process=psutil.Process(pid), url=url), version

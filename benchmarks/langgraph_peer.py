@@ -10,7 +10,6 @@ threads on one `SqliteSaver`.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import subprocess
 import sys
@@ -19,16 +18,18 @@ import time
 import uuid
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
+from environment import interpreter
+
 PACKAGES = ("langgraph", "langgraph-checkpoint-sqlite")
-VENV = Path(__file__).resolve().parent.parent / ".venv-bench"
+MODULES = ("langgraph", "langgraph.checkpoint.sqlite")
 
 
 class Peer:
-    """LangGraph in its own process, told when to run a round."""
+    """A peer in its own process, told when to run a round."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -45,14 +46,13 @@ class Peer:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the LangGraph peer ended with exit code {self._process.wait()}")
+            raise RuntimeError(f"the peer ended with exit code {self._process.wait()}")
         return json.loads(line)
 
 
 @contextmanager
-def langgraph_peer(folder: Path, graphs: int, steps: int) -> Generator[Peer]:
-    """The peer on the disk of `folder`, ready for its first round."""
-    command = [_interpreter(), str(Path(__file__)), str(folder), str(graphs), str(steps)]
+def running_peer(command: list[str]) -> Generator[Peer]:
+    """A peer, ready for its first round."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Peer(process)
@@ -61,18 +61,10 @@ def langgraph_peer(folder: Path, graphs: int, steps: int) -> Generator[Peer]:
             process.stdin.close()
 
 
-def _interpreter() -> str:
-    """This Python if it has LangGraph, else one of the same version in an environment made for it."""
-    if importlib.util.find_spec("langgraph") and importlib.util.find_spec("langgraph.checkpoint.sqlite"):
-        return sys.executable
-    python, ready = VENV / "bin" / "python", VENV / ".installed"
-    if not ready.exists():
-        print(f"installing {' and '.join(PACKAGES)} into {VENV.name}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*pip, *PACKAGES], check=True)
-        ready.touch()
-    return str(python)
+def langgraph_peer(folder: Path, graphs: int, steps: int) -> AbstractContextManager[Peer]:
+    """LangGraph on the disk of `folder`."""
+    python = interpreter("langgraph", MODULES, PACKAGES)
+    return running_peer([python, str(Path(__file__)), str(folder), str(graphs), str(steps)])
 
 
 class Progress(TypedDict):
@@ -80,7 +72,7 @@ class Progress(TypedDict):
     loss: float
 
 
-def _graph(steps: int, *, in_loop: bool) -> Any:
+def step_graph(steps: int, *, in_loop: bool) -> Any:
     """One node that runs `steps` times; each time is a step that is durable before the next begins.
 
     In an event loop its functions are coroutines: LangGraph would hand plain ones to a thread each time.
@@ -106,11 +98,11 @@ def _graph(steps: int, *, in_loop: bool) -> Any:
     return graph
 
 
-def _thread(steps: int) -> dict[str, Any]:
+def thread_config(steps: int) -> dict[str, Any]:
     return {"configurable": {"thread_id": uuid.uuid4().hex}, "recursion_limit": steps + 5}
 
 
-def _check(results: list[dict[str, Any]], graphs: int, steps: int) -> None:
+def check_steps(results: list[dict[str, Any]], graphs: int, steps: int) -> None:
     assert [result["step"] for result in results] == [steps] * graphs
 
 
@@ -119,17 +111,19 @@ def threads_seconds(folder: Path, graphs: int, steps: int) -> float:
 
     with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
         saver.setup()
-        graph = _graph(steps, in_loop=False).compile(checkpointer=saver)
+        graph = step_graph(steps, in_loop=False).compile(checkpointer=saver)
         start = {"step": 0, "loss": 0.0}
         with ThreadPoolExecutor(graphs) as pool:
             begin = time.perf_counter()
             jobs = [
-                pool.submit(graph.invoke, start, _thread(steps), durability="sync")  # one graph, many threads of it
+                pool.submit(
+                    graph.invoke, start, thread_config(steps), durability="sync"
+                )  # one graph, many threads of it
                 for _ in range(graphs)
             ]
             results = [job.result() for job in jobs]
             seconds = time.perf_counter() - begin
-    _check(results, graphs, steps)
+    check_steps(results, graphs, steps)
     return seconds
 
 
@@ -138,14 +132,14 @@ async def _tasks(folder: Path, graphs: int, steps: int) -> float:
 
     async with AsyncSqliteSaver.from_conn_string(str(folder / "tasks.db")) as saver:
         await saver.setup()
-        graph = _graph(steps, in_loop=True).compile(checkpointer=saver)
+        graph = step_graph(steps, in_loop=True).compile(checkpointer=saver)
         start = {"step": 0, "loss": 0.0}
         begin = time.perf_counter()
         results = await asyncio.gather(
-            *(graph.ainvoke(start, _thread(steps), durability="sync") for _ in range(graphs))
+            *(graph.ainvoke(start, thread_config(steps), durability="sync") for _ in range(graphs))
         )
         seconds = time.perf_counter() - begin
-    _check(results, graphs, steps)
+    check_steps(results, graphs, steps)
     return seconds
 
 

@@ -7,7 +7,9 @@ requests that every agent makes.
 
 Time: a mission with a model that answers at once. Our time for a request is what passes outside of the model between
 the phases `propose` and `execute`: fold, build, record. The floor is `json.dumps` of the same messages and one commit
-of one row (WAL, synchronous=FULL), measured at the same request.
+of one row (WAL, synchronous=FULL), measured at the same request. How our time grows is measured with small steps and
+without the floor, whose work grows with the conversation; the first request of each run is measured on its own, because
+a run must not make the conversation anew.
 
 Run: python benchmarks/models.py [--check | --smoke]
 """
@@ -15,6 +17,7 @@ Run: python benchmarks/models.py [--check | --smoke]
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sqlite3
 import statistics
@@ -38,7 +41,7 @@ os.environ["TASK_STEPS"] = str(sized(40, 9))  # for this process and those that 
 
 from coding_task import GOAL, INSTRUCTIONS, MODELS, STEPS, Workspace, plan  # noqa: E402
 from model_endpoint import EndpointProcess  # noqa: E402
-from react_peer import interpreter  # noqa: E402
+from react_peer import react_python  # noqa: E402
 
 from pursuit import Budget, Mission, Runtime, metric  # noqa: E402
 from pursuit.config.configuration import Configuration  # noqa: E402
@@ -51,9 +54,10 @@ from pursuit.proposers.language import Terms  # noqa: E402
 SHAPES = ("openai-chat",) if SMOKE else tuple(MODELS)
 FROM = sized(10, 4)
 """The request from which on the cache must hold most of what is sent."""
-ROUNDS = sized(5, 1)
+ROUNDS, PAIRS = sized(5, 1), sized(15, 1)
+"""How often the task is timed, and a young mission beside the old one."""
 BEFORE, SLICE = sized(3, 1), sized(2, 1)
-"""Iterations of the young mission before it is measured, up to about 200 events, and those measured in a round."""
+"""Iterations of the young mission before it is measured, up to about 200 events, and runs that a round measures."""
 LATE = sized(1_800, 100)
 """Events of the old mission before it is measured, up to about 2,200."""
 PROPOSERS = {
@@ -100,7 +104,7 @@ def by_pydantic_ai(shape: str, _folder: Path) -> None:
 
 
 def by_langgraph(shape: str, _folder: Path) -> None:
-    words = [interpreter(), str(HERE / "react_peer.py"), shape]
+    words = [react_python(), str(HERE / "react_peer.py"), shape]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "LANGSMITH_TRACING": "false"})
 
 
@@ -164,12 +168,13 @@ def compared() -> list[Figure]:
 class Instant:
     """A model that answers at once with the next call; and the clock of our own time around it."""
 
-    floor: sqlite3.Connection
     call: Callable[[int], tuple[str, dict[str, Any]]]
+    floor: sqlite3.Connection | None = None
     name: str = "instant:model"
     terms: Terms = field(default_factory=Terms)
     ours: list[float] = field(default_factory=list[float])
     floors: list[float] = field(default_factory=list[float])
+    asked: int = 0
     began: float = 0.0
     before: float = 0.0
     ended: float = 0.0
@@ -188,14 +193,9 @@ class Instant:
 
     async def answer(self, request: Any) -> ModelAnswer:
         self.before = time.perf_counter() - self.began
-        plain = msgspec.to_builtins([request.system, *(message.sent for message in request.messages)])
-        begin = time.perf_counter()
-        body = json.dumps(plain).encode()
-        self.floor.execute("BEGIN IMMEDIATE")
-        self.floor.execute("INSERT INTO rows (body) VALUES (?)", (body[-500:],))
-        self.floor.execute("COMMIT")
-        self.floors.append(time.perf_counter() - begin)
-        place = len(self.floors) - 1
+        if self.floor is not None:
+            self.floors.append(floor_of(self.floor, request))
+        place, self.asked = self.asked, self.asked + 1
         name, args = self.call(place)
         call = WantedCall(name=f"code__{name}", args=args, id=f"call_{place}")
         answer = ModelAnswer(calls=[call], text=f"Step {place}.", model=self.name, input_tokens=100, output_tokens=10)
@@ -206,8 +206,19 @@ class Instant:
         now = time.perf_counter()
         if phase == "propose":
             self.began = now
-        elif phase == "execute" and len(self.ours) < len(self.floors):
+        elif phase == "execute" and len(self.ours) < self.asked:
             self.ours.append(self.before + now - self.ended)
+
+
+def floor_of(ledger: sqlite3.Connection, request: Any) -> float:
+    """The time for `json.dumps` of the messages of a request and one commit."""
+    plain = msgspec.to_builtins([request.system, *(message.sent for message in request.messages)])
+    begin = time.perf_counter()
+    body = json.dumps(plain).encode()
+    ledger.execute("BEGIN IMMEDIATE")
+    ledger.execute("INSERT INTO rows (body) VALUES (?)", (body[-500:],))
+    ledger.execute("COMMIT")
+    return time.perf_counter() - begin
 
 
 def step(number: int) -> dict[str, Any]:
@@ -231,58 +242,64 @@ class Timed:
         started = await service.start(coding_mission({"kind": "model", "model": model.name}))
         return cls(model=model, driver=driver, mission_id=started.session_id)
 
-    async def drive(self, iterations: int | None = None) -> float:
-        """The median of our times for the requests of so many iterations."""
+    async def drive(self, iterations: int | None = None) -> list[float]:
+        """Our times for the requests of one run of so many iterations."""
         first = len(self.model.ours)
         await self.driver.drive(self.mission_id, iterations=iterations, observer=self.model.observe)
-        return statistics.median(self.model.ours[first:])
+        return self.model.ours[first:]
 
     async def events(self) -> int:
         return len(await self.driver.ledger.read(self.mission_id))
 
 
-async def in_time(folder: Path) -> list[Figure]:
+async def against_the_floor(folder: Path) -> float:
+    """Our time for a request of the task by the floor, as the median of the rounds."""
     floor = open_floor(folder)
-    coding: list[float] = []
-    young: list[float] = []
-    old: list[float] = []
-
-    def instant(call: Callable[[int], tuple[str, dict[str, Any]]]) -> Instant:
-        return Instant(floor=floor, call=call)
-
-    def little(place: int) -> tuple[str, dict[str, Any]]:
-        return "step", {"number": place}
-
+    medians: list[float] = []
     for number in range(ROUNDS + 1):
         servers = {"code": Workspace().tools}
         async with Runtime(state=folder / f"{number}.db", config=Configuration(), servers=servers) as runtime:
-            run = await Timed.begin(runtime, instant(plan))
-            await run.drive()
-            assert len(run.model.ours) == STEPS, f"{len(run.model.ours)} requests instead of {STEPS}"
-            if number > 0:  # the first round warms everything up
-                ratios = [ours / floor for ours, floor in zip(run.model.ours, run.model.floors, strict=True)]
-                coding.append(statistics.median(ratios))
+            run = await Timed.begin(runtime, Instant(call=plan, floor=floor))
+            times = await run.drive()
+            assert len(times) == STEPS, f"{len(times)} requests instead of {STEPS}"
+            medians.append(statistics.median(map(operator.truediv, times, run.model.floors)))
+    floor.close()
+    return statistics.median(medians[1:])  # the first round warms everything up
+
+
+def little(place: int) -> tuple[str, dict[str, Any]]:
+    return "step", {"number": place}
+
+
+async def growth(folder: Path) -> list[Figure]:
+    """Our time for a small request in a young mission and in an old one, which take turns."""
+    times: dict[str, list[float]] = {name: [] for name in ("young", "old", "young first", "old first")}
     async with Runtime(state=folder / "old.db", config=Configuration(), servers={"code": [step]}) as runtime:
-        ageing = await Timed.begin(runtime, instant(little))
+        ageing = await Timed.begin(runtime, Instant(call=little))
         while await ageing.events() < LATE:
             await ageing.drive(SLICE)
-        for _ in range(ROUNDS):
-            youth = await Timed.begin(runtime, instant(little))
+        for _ in range(PAIRS):
+            youth = await Timed.begin(runtime, Instant(call=little))
             await youth.drive(BEFORE)
-            young.append(await youth.drive(SLICE))
-            early = await youth.events()
-            old.append(await ageing.drive(SLICE))
-        late = await ageing.events()
-    floor.close()
+            runs = [(await youth.drive(1), await ageing.drive(1)) for _ in range(SLICE)]
+            for name, some in zip(("young", "old"), zip(*runs, strict=True), strict=True):
+                times[name].append(statistics.median(one for run in some for one in run))
+                times[f"{name} first"].append(statistics.median(run[0] for run in some))
+        early, late = await youth.events(), await ageing.events()
+    small = ratio_of_rounds(times["old"], times["young"])
+    again = ratio_of_rounds(times["old first"], times["young first"])
+    shown = statistics.median(times["young"]) * 1e3
     return [
-        Figure(what="our time for a request of the task", value=statistics.median(coding), unit="x the floor", limit=2),
-        Figure(
-            what=f"our time for a small request, up to {early:,} events",
-            value=statistics.median(young) * 1e3,
-            unit="ms",
-        ),
-        Figure(what=f"  at {late:,} events, by that", value=ratio_of_rounds(old, young), unit="x", limit=1.3),
+        Figure(what=f"our time for a small request, up to {early:,} events", value=shown, unit="ms"),
+        Figure(what=f"  at {late:,} events, by that", value=small, unit="x", limit=1.3),
+        Figure(what="  the first request of a run, by that", value=again, unit="x", limit=1.3),
     ]
+
+
+async def in_time(folder: Path) -> list[Figure]:
+    spent = await against_the_floor(folder)
+    task = Figure(what="our time for a request of the task", value=spent, unit="x the floor", limit=2)
+    return [task, *await growth(folder)]
 
 
 def main() -> None:

@@ -8,32 +8,19 @@ Run: python benchmarks/react_peer.py SHAPE    (addresses and keys of the provide
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 from coding_task import GOAL, INSTRUCTIONS, MODELS, STEPS, Workspace
+from environment import interpreter
 
 PACKAGES = ("langgraph", "langchain-anthropic", "langchain-openai")
-VENV = Path(__file__).resolve().parent.parent / ".venv-bench"
 
 
-def interpreter() -> str:
-    """This Python if it has the packages, else one of the same version in the environment made for benchmarks."""
-    if all(importlib.util.find_spec(name.replace("-", "_")) for name in PACKAGES):
-        return sys.executable
-    python, ready = VENV / "bin" / "python", VENV / ".installed-react"
-    if not ready.exists():
-        print(f"installing {', '.join(PACKAGES)} into {VENV.name}", flush=True)
-        if not python.exists():
-            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*pip, *PACKAGES], check=True)
-        ready.touch()
-    return str(python)
+def react_python() -> str:
+    """A Python that has LangGraph and LangChain's packages."""
+    return interpreter("react", [name.replace("-", "_") for name in PACKAGES], PACKAGES)
 
 
 def chat_model(shape: str) -> Any:

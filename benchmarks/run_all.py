@@ -24,6 +24,8 @@ BENCHMARKS = (
     "floods.py",
     "models.py",
     "agents.py",
+    "scale.py",
+    "page.py",
 )
 
 

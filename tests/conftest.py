@@ -13,7 +13,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
 
-for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients", "support", "security"):
+for folder in (
+    ".",
+    "unit",
+    "fault",
+    "contract",
+    "servers",
+    "surface",
+    "clients",
+    "support",
+    "security",
+    "chaos",
+    "page",
+):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 # Tests that were started with `nohup` or in the background ignore these, and so would all that they start.

@@ -58,6 +58,7 @@ from pursuit.upstream.pool import Pool, Reloaded
 
 if TYPE_CHECKING:
     from pursuit.drafting import Draft
+    from pursuit.service.background import BackgroundRuns
     from pursuit.service.fleet import Children
     from pursuit.service.schedules import Schedules
     from pursuit.service.worker import Worker
@@ -232,6 +233,8 @@ class Runtime:
         """The language model that proposes if a client names no proposer."""
         self.notifier: Notifier | None = None
         """What tells the operator, if the configuration says so."""
+        self.runs: BackgroundRuns | None = None
+        """What drives missions in the background, in a process that serves missions."""
 
     async def _sign_roots(self, stack: AsyncExitStack, ledger: Ledger, clock: Clock, config: AuditConfig) -> None:
         if config.key is None or (config.sign_events is None and config.sign_minutes is None):

@@ -97,6 +97,21 @@ def test_a_key_is_one_job_and_the_sooner_time_counts(new_database: NewDatabase) 
     play(scene)
 
 
+def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDatabase) -> None:
+    """Else one whose worker died, and whose lease has not run out, would wait behind all that were never begun."""
+
+    async def scene() -> None:
+        async with queue(new_database()) as placement:
+            for key in "abc":
+                await placement.enqueue(key, ANY_QUEUE)
+            one = Recorder(most=4)
+            one.answers["a"] = Again(0.0, attempts=1)
+            await placement.run(one, 1)
+            assert one.jobs == ["a", "a", "b", "c"]
+
+    play(scene)
+
+
 @pytest.mark.guarantee("callers-take-turns")
 def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDatabase) -> None:
     async def scene() -> None:

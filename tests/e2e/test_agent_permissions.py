@@ -43,15 +43,18 @@ def answers(place: AgentPlace) -> set[str]:
 def test_policy_answers_without_a_person(tmp_path: Path, mode: str) -> None:
     inside = asks("edit", kind="edit", locations=[{"path": "lib.py"}])
     outside = asks("outside", kind="edit", locations=[{"path": "/etc/passwd"}])
-    steps = [asks("make"), asks("git push -f"), asks("look", kind="read"), inside, outside, {"write": library(2)}]
+    peek = asks("peek", kind="read", locations=[{"path": "/etc/passwd"}])
+    look = asks("look", kind="read", locations=[{"path": "tests/check.py"}])
+    fake = asks("turn", kind="turn")  # no kind of the protocol, and a tool of ours
+    steps = [asks("make"), asks("git push -f"), look, peek, fake, inside, outside, {"write": library(2)}]
     place = place_with(tmp_path, steps, mode=mode)
     if mode == "never":
         rule = '[[policy.rules]]\ndecision = "allow"\ntool = "check.check"\n'
         place.write("pursuit.toml", RULES.format(mode=mode) + rule)
     assert place.json("run", "fix.toml")["status"] == "completed"
     asked = "yes" if mode == "auto" else "no"
-    wanted = {f"make.{asked}", "git-push--f.no", "look.yes", "edit.yes", f"outside.{asked}", "lib.py"}
-    assert answers(place) == wanted
+    wanted = {f"{name}.{asked}" for name in ("make", "outside", "peek", "turn")}
+    assert answers(place) == wanted | {"git-push--f.no", "look.yes", "edit.yes", "lib.py"}
     chosen = [one["result"]["outcome"].get("optionId") for one in place.heard if "result" in one]
     assert set(chosen) == {"yes", "no"}  # by its kind: `always` is first in the list
 
@@ -79,3 +82,13 @@ def test_the_stored_answer_meets_the_question_when_it_is_asked_again(tmp_path: P
     assert answers(place) == {file, "lib.py"}
     # One answer is for one question.
     assert len(place.prompts) == 2
+
+
+def test_a_pause_answers_the_question_that_is_held(tmp_path: Path) -> None:
+    place = place_with(tmp_path, [asks("make")])
+    running = place.begin("run", "fix.toml", fresh=False)
+    until(lambda: place.ledger.exists() and "execute of server agent" in place.ask("approvals", code=None)[0])
+    place.ask("pause", "last")
+    running.end()
+    said = [one.get("method") or one["result"]["outcome"]["outcome"] for one in place.heard[-2:]]
+    assert said == ["cancelled", "session/cancel"] and place.turns()[0]["outcome"] == "unknown"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from agent_stage import AGENT, AgentPlace, library
+from agent_stage import AGENT, CHECK, AgentPlace, library
+from cli_stage import BEAM
 
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import of_mission
@@ -56,6 +58,7 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert "Make value() return 2." in place.prompts[0] and "not checked yet" in place.prompts[0]
     assert "value is 3" in place.prompts[1] and "protected files" in place.prompts[1]
     assert "Budget left: 3 turns." in place.prompts[1]
+    assert "Warning: " in place.prompts[1] and "changes that are not committed" in place.prompts[1]
     assert [one["method"] for one in place.heard][:3] == ["initialize", "session/new", "session/prompt"]
 
 
@@ -132,6 +135,18 @@ def test_an_agent_that_dies_in_a_turn_leaves_no_process_and_is_not_asked_again(t
         assert "was cut off" in place.prompts[1] and "rolled back" in place.prompts[1]
 
 
+def test_an_agent_that_leaves_between_two_turns_is_started_again(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    wait = f"import pathlib, time\npid = pathlib.Path({str(gone)!r}).read_text()\n"
+    check = f"{wait}while pathlib.Path('/proc', pid).exists():\n    time.sleep(0.01)\n{CHECK}"
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, {"leave": str(gone)}], [{"write": library(2)}]])
+    (place.repository / "tests" / "check.py").write_text(check, encoding="utf-8")
+    place.mission()
+    assert place.json("run", "fix.toml")["iteration_count"] == 2
+    assert [one["outcome"] for one in place.turns()] == ["ok", "ok"]
+    assert [one["method"] for one in place.heard if one.get("method") == "session/load"] == ["session/load"]
+
+
 @pytest.mark.parametrize(("options", "again"), [({}, "session/load"), ({"no_load": True}, "session/new")])
 def test_a_session_goes_on_in_another_process_where_the_agent_can(
     tmp_path: Path, options: dict[str, bool], again: str
@@ -158,10 +173,34 @@ def test_silence_and_limits_cut_a_turn(tmp_path: Path) -> None:
 
 
 def test_a_flood_of_updates_and_stray_lines_change_nothing(tmp_path: Path) -> None:
-    place = AgentPlace(tmp_path, [[{"flood": 3_000_000}, {"write": library(2)}, {"say": "done"}]], stray=True)
+    flood = [{"flood": 3_000_000}, {"write": library(2)}, {"say": "done"}]
+    place = AgentPlace(tmp_path, [flood], stray=True, noise=1_000_000)
     place.mission()
     assert place.json("run", "fix.toml")["status"] == "completed"
     assert ended(place)["text"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("endless", "said"), [({"flood": 0}, "no answer within 1 s"), ({"line": 20_000_000}, "a line of more than")]
+)
+def test_output_without_an_end_is_cut(tmp_path: Path, endless: dict[str, int], said: str) -> None:
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, endless], [{"write": library(2)}]])
+    place.mission(proposer="turn_seconds = 1")
+    assert place.json("run", "fix.toml")["status"] == "completed"
+    first, second = place.turns()
+    assert (first["outcome"], second["outcome"]) == ("unknown", "ok") and said in str(first["error"])
+
+
+def test_a_question_after_the_end_of_a_turn_is_answered_in_the_next(tmp_path: Path) -> None:
+    late = {"late": {"kind": "execute", "title": "rm -rf x", "rawInput": {}}}
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, late], [{"write": library(2)}]])
+    rule = '[[policy.rules]]\ndecision = "deny"\ntool = "agent.execute"\n'
+    place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{rule}')
+    place.mission()
+    assert place.json("run", "fix.toml")["status"] == "completed"
+    assert [one["outcome"] for one in place.turns()] == ["ok", "ok"]
+    (said,) = [one["result"]["outcome"] for one in place.heard if "result" in one]
+    assert said == {"outcome": "selected", "optionId": "no"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +231,7 @@ def test_what_an_agent_does_not_report_is_unknown_and_no_cap_pretends_otherwise(
     reports = AgentPlace(
         tmp_path / "two",
         [
-            [*wrong, {"usage": {"totalTokens": 700}, "cost": 0.25}],
+            [*wrong, {"usage": {"totalTokens": 700}, "cost": 0.25}, {"cost": -1}],
             [{"write": library(4)}, {"usage": {"inputTokens": 300, "outputTokens": 50}, "cost": 0.75}],
         ],
     )
@@ -285,3 +324,30 @@ def test_the_command_of_an_agent_is_trusted_first_and_no_client_can_name_one(tmp
     with pytest.raises(ValidationFailed, match="a client cannot run an agent"):
         StartArguments(**given)
     assert "AgentProposer" not in str(StartArguments.model_json_schema())
+
+
+def test_an_agent_of_the_official_sdk_understands_all_that_we_send(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+    heard = tmp_path / "sdk.jsonl"
+    rule = '[[policy.rules]]\ndecision = "deny"\ntool = "agent.execute"\n'
+    place.write("pursuit.toml", f'{BEAM}[policy]\nmode = "ask"\n{rule}')
+    path = place.mission(budget="max_iterations = 4\nmax_tokens = 1000", rest='tool_allowlist = ["beam.evaluate"]')
+    words = json.dumps([sys.executable, str(AGENT.with_name("sdk_agent.py")), str(heard)])
+    text = re.sub(r"^command = .*standin.*$", lambda _: f"command = {words}", path.read_text(), flags=re.MULTILINE)
+    path.write_text(text, encoding="utf-8")
+    place.ask("start", "fix.toml")
+    place.ask("iterate", "last")
+    done = place.json("resume", "last")  # another process of the agent, with the same session
+    assert (done["status"], done["iteration_count"], done["budget"]["used"]["tokens"]) == ("completed", 2, 140)
+    rows = [json.loads(line) for line in heard.read_text(encoding="utf-8").splitlines()]
+    assert [row[0] for row in rows if row[0] != "answer"] == [
+        "initialize",
+        "new",
+        "prompt",
+        "initialize",
+        "load",
+        "prompt",
+    ]
+    assert [row[1] for row in rows if row[0] == "answer"] == ["y", "n", "y", "n"]
+    assert rows[0][1:] == [1, "pursuit"] and rows[1][2] == ["pursuit"]
+    assert [one["text"] for one in place.turns()] == ["Done.", "Done."]

@@ -133,7 +133,11 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
     assert sum(row["purpose"] == "summary" for row in shown["requests"]) == len(summaries)
 
 
-def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ALL
+@STREAM
+def test_large_old_results_go_before_words_do(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def large(at: str) -> str:
         """Looks."""
         return f"saw {at}: " + "x y z " * 700
@@ -147,16 +151,9 @@ def test_large_old_results_go_before_words_do(tmp_path: Path, monkeypatch: pytes
         )
 
     with scripted(monkeypatch, answer) as endpoint:
-        proposer = {"kind": "model", "model": OPENAI, "window": 12_000, "max_requests": 50}
-        wanted = mission(criteria=DONE, proposer=proposer)
-
-        async def scene() -> list[ConversationCompacted]:
-            async with stage(tmp_path, large, step) as runtime:
-                mission_id = (await runtime.service.start(wanted)).session_id
-                await quickly(runtime.service).run(mission_id)
-                return await events_of(runtime, mission_id, ConversationCompacted)
-
-        first, *_ = play(scene)
+        proposer = {"kind": "model", "model": model, "stream": stream, "window": 12_000, "max_requests": 50}
+        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=proposer), large, step)
+    first = found[ConversationCompacted][0]
     assert first.trimmed
     assert not first.summary
     last = told(endpoint.seen[-1])
@@ -464,12 +461,50 @@ def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
             proposer={"kind": "model", "model": model, "stream": stream},
             budget=Budget(max_iterations=2, max_tool_calls=20),
         )
-        pursued(tmp_path, wanted)
+        _state, _found, rows, _made = pursued(tmp_path, wanted)
+    checks = [[call["purpose"] == "check" for call in row["calls"]] for row in rows]
+    assert [sum(one) for one in checks] == [1, 1], "checks run only when a turn is over"
     told_at_the_end = endpoint.prompts()
     warned = [place for place, text in enumerate(told_at_the_end) if "Running out: max_tool_calls" in text]
     assert warned == [4, 5], "once in each iteration"
     assert "> AssertionError: 5 is not 6" in told_at_the_end[5]
     assert len(told_at_the_end[5]) < 4_000
+
+
+@ALL
+@STREAM
+@pytest.mark.guarantee("the-model-is-told-what-changed")
+def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lessons are quoted; the best feasible point and a better one that breaks a limit have their arguments."""
+
+    def trial(x: int) -> dict[str, Any]:
+        """Tries."""
+        return {"metrics": {"gain": x, "heat": 10 * x}}
+
+    loss = {"criterion_id": "loss", "kind": "metric_threshold", "metric": "val_loss", "op": "<=", "target": 1}
+    criteria = [metric("gain") >= 9, metric("heat") <= 25, {**loss, "required": False}]
+    about = {"directive": "Try values of x", "criteria": criteria}
+
+    async def scene() -> None:
+        async with stage(tmp_path, trial) as runtime:
+            service = runtime.service
+            once = mission(**about, proposer=repeat("world.trial", x=1))
+            await service.run((await service.start(once)).session_id)
+            wanted = mission(
+                **about, proposer={"kind": "model", "model": model, "stream": stream}, budget=Budget(max_iterations=2)
+            )
+            await service.run((await service.start(wanted)).session_id)
+
+    replies = calls(("world__trial", {"x": 2}), ("world__trial", {"x": 4})), Reply(text="See."), Reply(text="So.")
+    with scripted(monkeypatch, *replies) as endpoint:
+        play(scene)
+    first, said = transcript(endpoint.seen[0])[1].text, endpoint.prompts()[2]
+    assert re.search("# Lessons of earlier missions, which may help\n\n> .*Try values of x", first)
+    assert 'The best feasible point so far: world__trial {"x":2} gave {"gain":2,"heat":20}' in said
+    assert 'Infeasible: world__trial {"x":4} gave {"gain":4,"heat":40}, which violates heat' in said
+    assert "no value for `val_loss` yet" in said
 
 
 def test_a_model_with_too_many_notes_is_told_which_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -499,7 +534,7 @@ def test_text_beside_structured_content_is_shown_and_its_copy_is_not() -> None:
 
 MISSION = """
 directive = "Look, then step"
-proposer = {{ kind = "model", model = "{model}", stream = {stream} }}
+proposer = {{ kind = "model", model = "{model}", stream = {stream}, settings = {{ thinking = "low" }} }}
 allow_all_tools = true
 [budget]
 max_iterations = 3
@@ -528,7 +563,8 @@ def test_prompt_and_replay_on_the_command_line(
         "mission.toml",
         MISSION.format(model=model, stream=str(stream).lower(), recorder=recorder, record=tmp_path / "record"),
     )
-    replies = calls(("rec__look", {"key": "b"})), calls(("rec__step", {"key": "a", "ms": 1}))
+    looking = calls(("rec__look", {"key": "b"}), thinking="Let me see.")
+    replies = looking, calls(("rec__step", {"key": "a", "ms": 1}))
     with scripted(monkeypatch, *replies) as endpoint:
         out, notes = place.ask("start", "mission.toml")
         mission_id = out.strip()
@@ -542,7 +578,8 @@ def test_prompt_and_replay_on_the_command_line(
         assert [row["exact"] for row in rows] == [True, True]
         assert rows[0]["digest"] == following["digest"]
         assert rows[0]["messages"][0]["text"] == transcript(endpoint.seen[0])[1].text
-        assert rows[1]["used"]["input"] > 0
+        assert set(rows[1]["used"]) == {"input", "cached", "output", "reasoning", "cost_usd"}
+        assert min(rows[1]["used"][name] for name in ("input", "output", "cost_usd")) > 0
         assert "first message\t" in place.ask("prompt", mission_id, "--iteration", "1", "--tokens")[0]
         assert "-- assistant --" in place.ask("prompt", mission_id, "--iteration", "1")[0]
         place.ask("prompt", mission_id, "--iteration", "9", code=2)
@@ -552,8 +589,11 @@ def test_prompt_and_replay_on_the_command_line(
     assert out.count("the same") == 2
     assert "verdict complete, as recorded" in out
     different = calls(("rec__step", {"key": "other", "ms": 1}))
-    with scripted(monkeypatch, replies[0], different):
+    with scripted(monkeypatch, replies[0], different) as endpoint:
         out, _ = place.ask("replay", mission_id, "--model", ANTHROPIC, code=1)
+        first, second = (request["body"] for request in endpoint.seen)
+        assert first["max_tokens"] == first["thinking"]["budget_tokens"] + 4_096, "thoughts come on top of the answer"
+        assert ("thinking" in second) == (model == ANTHROPIC), "it cannot begin to think after another model's calls"
     assert "makes the same calls" in out.splitlines()[0]
     assert "answers differently" in out
     assert '"key": "other"' in out

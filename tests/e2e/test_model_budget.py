@@ -1,4 +1,4 @@
-"""Tokens and money of missions whose proposer is a language model, through stand-ins of two providers' endpoints."""
+"""Tokens and money of missions whose proposer is a language model, through stand-ins of three providers' APIs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from engine_stage import mission, play, stage
 from model_endpoint import Reply, calls
-from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, pursued, scripted, step
+from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, pursued, scripted, step
 
 from pursuit import Budget, Runtime
 from pursuit.config.configuration import Configuration
@@ -20,13 +20,15 @@ pytestmark = pytest.mark.usefixtures("quick_python")
 
 def longest_answer(request: dict[str, Any]) -> int:
     """How long an answer a request allows."""
-    return request["body"].get("max_tokens") or request["body"]["max_completion_tokens"]
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+    return next(request["body"][name] for name in names if name in request["body"])
 
 
-@BOTH
+@ALL
+@STREAM
 @pytest.mark.guarantee("tokens-are-counted")
 def test_tokens_that_end_the_budget_exactly_end_the_mission(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def last(request: dict[str, Any]) -> Reply:
         """A question as long as it was thought to be, and an answer as long as it may be."""
@@ -35,7 +37,7 @@ def test_tokens_that_end_the_budget_exactly_end_the_mission(
 
     first = calls(("world__step", {"key": "a", "amount": 0}), tokens=(2_000, 1_000))
     with scripted(monkeypatch, first, last) as endpoint:
-        proposer = {"kind": "model", "model": model, "max_tokens": 4_900}
+        proposer = {"kind": "model", "model": model, "stream": stream, "max_tokens": 4_900}
         wanted = mission(criteria=DONE, proposer=proposer, budget=Budget(max_iterations=9, max_tokens=10_000))
         state, found, rows, made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("max_tokens", 10_000, 2)
@@ -47,7 +49,7 @@ def test_tokens_that_end_the_budget_exactly_end_the_mission(
     assert 2_000 < asked[1].estimate < 4_000, "it is learnt how many tokens a byte has"
 
 
-@pytest.mark.parametrize("model", [OPENAI, ANTHROPIC, "openai-responses:gpt-4o-mini"])
+@ALL
 @pytest.mark.guarantee("tokens-never-over-the-cap")
 def test_a_question_that_does_not_fit_is_not_asked(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
@@ -57,22 +59,23 @@ def test_a_question_that_does_not_fit_is_not_asked(model: str, tmp_path: Path, m
     assert (rows, found[ModelAsked], endpoint.seen) == ([], [], [])
 
 
-@BOTH
+@ALL
+@STREAM
 @pytest.mark.parametrize("cap", ["max_tokens", "max_cost_usd"])
 @pytest.mark.guarantee("tokens-never-over-the-cap")
 def test_a_model_that_writes_as_much_as_it_may_stays_within_its_cap(
-    cap: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cap: str, model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def counting(request: dict[str, Any]) -> Reply:
         """Counts a token for every three bytes of what it was sent, and writes on until it is stopped."""
         key, sent = str(len(endpoint.seen)), len(json.dumps(request["body"]))
         return calls(("world__step", {"key": key, "amount": 0}), tokens=(sent // 3, longest_answer(request)))
 
-    most = 20_000 if cap == "max_tokens" else 0.03
+    most = 20_000 if cap == "max_tokens" else 0.03 if model == ANTHROPIC else 0.01
     with scripted(monkeypatch, counting) as endpoint:
         wanted = mission(
             criteria=DONE,
-            proposer={"kind": "model", "model": model, "max_tokens": 900},
+            proposer={"kind": "model", "model": model, "stream": stream, "max_tokens": 900},
             budget=Budget(max_iterations=99, **{cap: most}),
             stagnation_threshold="off",
         )

@@ -1,21 +1,29 @@
 """A real coding agent from npm, unmodified and pinned, against a stand-in of a model on loopback.
 
 Three turns: in the first it tries to change a protected file, in the second Pursuit is killed, in the third it asks for
-permission, which comes from another terminal, and calls a tool of the mission.
+permission, which comes from another terminal, and calls a tool of the mission. Where the system permits it, all of it
+has no network but loopback.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import json
 import os
 import re
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from agent_stage import AgentPlace, library
 from cli_stage import BEAM, until
@@ -23,6 +31,7 @@ from model_endpoint import ModelEndpoint, Reply, calls
 
 QWEN = Path(sys.executable).parents[1] / "real-agents" / "node_modules" / ".bin" / "qwen"
 NODE = Path(sys.executable).parent
+CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP = 0x4000_0000, 0x8914, 1
 DIRECTIVE = "Make value() return 2."
 CHEAP = """
 [[criteria]]
@@ -40,6 +49,26 @@ pytestmark = [
         not QWEN.exists(), reason="the pinned agent is not installed: npm install failed, see the Makefile"
     ),
 ]
+
+
+@contextmanager
+def loopback_only() -> Iterator[bool]:
+    """Where the system permits it (Linux, root), this thread and what it starts have no network but loopback."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if sys.platform != "linux":
+        yield False
+        return
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        if libc.unshare(CLONE_NEWNET) != 0:
+            yield False
+            return
+        with socket.socket() as one:  # SIOCSIFFLAGS: the loopback of a new namespace is down
+            fcntl.ioctl(one, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+        yield True
+    finally:
+        libc.setns(before, CLONE_NEWNET)
+        os.close(before)
 
 
 class Model:
@@ -84,6 +113,22 @@ class Model:
 
 
 def test_a_real_agent_is_driven_to_a_goal_through_a_kill_and_an_approval(tmp_path: Path) -> None:
+    with loopback_only() as alone:
+        print("without a network but loopback" if alone else "with the network of this machine")
+        if alone:
+            with pytest.raises(OSError, match="unreachable"), socket.create_connection(("192.0.2.1", 80), 1):
+                pass
+        drive(tmp_path)
+
+
+def of_the_agent() -> list[psutil.Process]:
+    """The processes of the agent, by the words that started them."""
+    found = psutil.process_iter(["cmdline", "status"])
+    alive = [one for one in found if one.info["status"] != psutil.STATUS_ZOMBIE]
+    return [one for one in alive if any(str(QWEN) in word for word in one.info["cmdline"] or [])]
+
+
+def drive(tmp_path: Path) -> None:
     place = AgentPlace(tmp_path, [[]])
     place.write("pursuit.toml", BEAM + '[policy]\nmode = "ask"\n')
     path = place.mission(
@@ -104,6 +149,7 @@ def test_a_real_agent_is_driven_to_a_goal_through_a_kill_and_an_approval(tmp_pat
         assert model.in_second_turn.wait(120), running.end(signal.SIGINT)
         running.process.send_signal(signal.SIGKILL)
         running.end()
+        until(lambda: not of_the_agent())
         model.killed.set()
 
         running = place.begin("resume", "last")
@@ -119,4 +165,4 @@ def test_a_real_agent_is_driven_to_a_goal_through_a_kill_and_an_approval(tmp_pat
     assert second["outcome"] == "unknown" and third["outcome"] == "ok"
     log = [(one["tool"], one["outcome"]) for one in place.json("report", "last")["call_log"]]
     assert ("beam.evaluate", "ok") in log
-    assert "made.txt" in third["diff"]
+    assert "made.txt" in third["diff"] and not of_the_agent()

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from browser import Viewer, open_chromium
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,8 +53,8 @@ def _run(programs: Path, folder: Path, *words: str, program: str = "pursuit") ->
 @pytest.mark.soak
 @pytest.mark.parametrize("template", ["beam", "tune", "fix-tests", "watch-and-repair"])
 def test_a_template_runs_from_the_wheel(template: str, installed: Path, tmp_path: Path) -> None:
-    _run(installed, tmp_path, "init", "here", "--template", template)
-    ended = json.loads(_run(installed, tmp_path / "here", "run", "mission.toml", "--mode", "auto", "--json"))
+    _run(installed, tmp_path, "init", "--template", template)
+    ended = json.loads(_run(installed, tmp_path, "run", "mission.toml", "--mode", "auto", "--json"))
     assert ended["status"] == "completed"
 
 
@@ -73,3 +74,31 @@ def test_what_an_extra_brings_is_named_if_it_is_missing(installed: Path, tmp_pat
     assert "pip install 'pursuit[schedule]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(_run(installed, tmp_path, "schema", "config"))["title"].startswith("The configuration")
+
+
+@pytest.mark.soak
+def test_the_page_opens_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    _run(installed, tmp_path, "init")
+    _run(installed, tmp_path, "run", "mission.toml", "--mode", "auto", "--json")
+    environment = {"PATH": str(installed), "HOME": str(tmp_path)}
+    command = [str(installed / "pursuit"), "page", "--no-browser", "--json"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        link = json.loads(process.stdout.readline())["page"]
+        with open_chromium() as browser:
+            one = Viewer(browser)
+            one.page.goto(link)
+            for name in ("Missions", "Approvals", "Tasks", "Tools", "Fleet", "Workers", "Problems", "Audit", "Lessons"):
+                one.page.get_by_role("link", name=name).first.click()
+                one.page.wait_for_load_state("load")
+                assert one.page.locator("h1").inner_text() == name
+                one.check()
+            one.page.get_by_role("link", name="Missions").click()
+            one.page.get_by_role("link", name="Design a welded beam").first.click()
+            one.page.get_by_text("Every required criterion is met").wait_for()
+            one.check()
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        process.stdout.close()

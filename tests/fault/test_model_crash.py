@@ -14,7 +14,7 @@ import pytest
 from cli_stage import Place
 from crashing import Crash, CrashingRuntime, World, calls_of
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
-from model_stage import scripted
+from model_stage import ALL, STREAM, scripted
 
 from pursuit import Budget, Mission, event
 from pursuit.core.events import CallIntended, ModelAnswered, decode
@@ -27,14 +27,14 @@ BEGINS = r"Iteration (\d+) begins\."
 Asked = tuple[int, int]
 
 
-def mission() -> Mission:
+def mission(model: str = MODEL, *, stream: bool = False) -> Mission:
     return Mission(
         directive="Leave marks in the world",
         criteria=[event("never")],
         budget=Budget(max_iterations=2),
         allow_all_tools=True,
         stagnation_threshold="off",
-        proposer={"kind": "model", "model": MODEL, "stream": False},
+        proposer={"kind": "model", "model": model, "stream": stream},
     )
 
 
@@ -64,12 +64,14 @@ async def answers_in(ledger: Any, mission_id: str) -> Counter[Asked]:
     return Counter((one.iteration, one.attempt) for one in events if isinstance(one, ModelAnswered))
 
 
-async def first_run(state: Path, world: World, at: int | None, when: Literal["before", "after"]) -> tuple[str, int]:
+async def first_run(
+    wanted: Mission, state: Path, world: World, at: int | None, when: Literal["before", "after"]
+) -> tuple[str, int]:
     runtime = CrashingRuntime(world, state, at, when)
     mission_id = ""
     try:
         async with runtime:
-            mission_id = (await runtime.service.start(mission())).session_id
+            mission_id = (await runtime.service.start(wanted)).session_id
             await runtime.service.run(mission_id)
     except BaseException as error:
         inner: Any = error
@@ -80,12 +82,15 @@ async def first_run(state: Path, world: World, at: int | None, when: Literal["be
     return mission_id, runtime.ledger.writes
 
 
-async def crash_and_restart(folder: Path, endpoint: ModelEndpoint, at: int, when: Literal["before", "after"]) -> None:
+async def crash_and_restart(
+    wanted: Mission, folder: Path, endpoint: ModelEndpoint, at: int, when: Literal["before", "after"]
+) -> tuple[int, int]:
+    """Crashes at this write and goes on; gives how many answers were recorded, and how many requests sent twice."""
     state, world = folder / f"{at}-{when}" / "ledger.db", World()
     endpoint.seen.clear()
-    mission_id, _writes = await first_run(state, world, at, when)
+    mission_id, _writes = await first_run(wanted, state, world, at, when)
     if not mission_id:
-        return
+        return 0, 0
     async with CrashingRuntime(world, state) as runtime:
         paid = await answers_in(runtime.ledger, mission_id)
         before = Counter(place_of(request) for request in endpoint.seen)
@@ -99,9 +104,14 @@ async def crash_and_restart(folder: Path, endpoint: ModelEndpoint, at: int, when
         assert (after.verdict_reason, after.iteration_count) == ("max_iterations", 2)
         assert await answers_in(runtime.ledger, mission_id) == {(0, 0): 1, (0, 1): 1, (0, 2): 1, (1, 0): 1}
         assert after.tokens - after.estimated_tokens == 50, "each answer counts once"
+        twice = len(set(asked) & set(before))
+        if twice:
+            told = (await runtime.service.status(mission_id))["model"]
+            assert told["estimated_tokens"] == after.estimated_tokens > 0, "what was in flight is an estimate"
         for call in (await calls_of(runtime.ledger, mission_id)).values():
             assert len(call["settled"]) == 1
             assert world.executed[call["key"]] <= (1 if call["tool"] == "world.write" else 2)
+        return len(paid), twice
 
 
 @pytest.mark.guarantee("answers-are-paid-once")
@@ -112,12 +122,30 @@ def test_an_answer_in_the_ledger_is_never_asked_for_again(
     with scripted(monkeypatch, reply_to) as endpoint:
 
         async def rounds() -> int:
-            _, writes = await first_run(tmp_path / "whole" / "ledger.db", World(), None, when)
+            _, writes = await first_run(mission(), tmp_path / "whole" / "ledger.db", World(), None, when)
             for at in range(2, writes + 1):
-                await crash_and_restart(tmp_path, endpoint, at, when)
+                await crash_and_restart(mission(), tmp_path, endpoint, at, when)
             return writes
 
         assert anyio.run(rounds) > 12, "the mission is too short to be a test"
+
+
+@ALL
+@STREAM
+@pytest.mark.guarantee("answers-are-paid-once")
+def test_a_request_in_flight_at_a_crash_is_sent_once_more_and_counted_as_an_estimate(
+    model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crashes are before the writes of the first answer and of what follows from it."""
+    with scripted(monkeypatch, reply_to) as endpoint:
+
+        async def rounds() -> list[tuple[int, int]]:
+            wanted = mission(model, stream=stream)
+            return [await crash_and_restart(wanted, tmp_path, endpoint, at, "before") for at in range(6, 8)]
+
+        found = anyio.run(rounds)
+    assert (0, 1) in found, "in flight"
+    assert (1, 0) in found, "recorded"
 
 
 CONFIG = """

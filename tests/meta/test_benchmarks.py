@@ -11,7 +11,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.py") if "\n    finish(" in path.read_text(encoding="utf-8"))
-LONG = {"floods.py", "front_door.py", "gateway.py"}
+LONG = {"floods.py", "front_door.py", "gateway.py", "page.py", "scale.py"}
 """Even small, they start many processes, as the tests of both do."""
 FIGURE = re.compile(r"^  .+  -?[\d,.]+ .*  (<=|>=|<) [\d.]+ +not judged$", re.MULTILINE)
 

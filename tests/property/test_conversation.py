@@ -20,6 +20,7 @@ from pursuit.core import events as ev
 from pursuit.core.fold import advance
 from pursuit.core.state import MissionState
 from pursuit.proposers.choice import NoSampler
+from pursuit.proposers.conversation import Prefixes
 from pursuit.proposers.language import ModelRequest, OfferedTool, ProposerContext
 from pursuit.proposers.model import LONGEST, AskModel, ToolNames
 from pursuit.proposers.provider import Providers
@@ -58,6 +59,7 @@ class Story:
         )
         self.state: MissionState = advance(None, ev.MissionCreated(mission=mission, tools=TOOLS))
         self.attempt = 0
+        self.prefixes = Prefixes()
         self.tell(ev.RunClaimed(run="r", pid=1, host="h"))
         self.tell(ev.ConversationBegan(system="Be good.", first="# Goal\n\nRun."))
 
@@ -148,7 +150,7 @@ class Story:
 
         tools = [OfferedTool(name=name, description="d", schema={"type": "object", "properties": {}}) for name in TOOLS]
         means = ProposerContext(tools=tools, record=lambda model: model, past=nothing, blob=nothing)  # type: ignore[arg-type]
-        asker = AskModel(self.state.mission.proposer, [NoSampler()], means)  # type: ignore[arg-type]
+        asker = AskModel(self.state.mission.proposer, [NoSampler()], means, prefixes=self.prefixes)  # type: ignore[arg-type]
         return anyio.run(asker.request, self.state)
 
 
@@ -181,12 +183,15 @@ def providers() -> Iterator[Told]:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(requests, max_size=8))
 def test_any_events_make_a_request_that_each_provider_accepts(providers: Told, story: list[Any]) -> None:
+    """One reader makes the conversation as it grows, the other one at its end."""
     told, again = Story(), Story()
     for number, given_now in enumerate(story):
         told.one(number, given_now)
+        told.request()
         again.one(number, given_now)
-    request = told.request()
-    assert again.request().digest() == request.digest()
+    request, whole = told.request(), again.request()
+    assert (request.messages, request.size) == (whole.messages, whole.size)
+    assert request.digest() == whole.digest()
 
     providers.send(request)
     endpoint = providers.endpoint

@@ -15,6 +15,7 @@ from engine_stage import events_of, mission, repeat
 from gateway_stage import run
 from http_stage import http
 from mcp import Client
+from plain_http import TASKS
 from problem_stage import ERAS
 from test_approval_grants import ASK
 from test_callers import WIPES
@@ -106,6 +107,112 @@ def test_a_client_with_the_scope_of_approvers_answers_its_own_question(tmp_path:
                 await wipes(served, "guest")
                 assert (await say("once")).status_code == 200
             assert served.world.reached == []
+
+    run(main)
+
+
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+def test_a_client_with_the_scope_of_approvers_answers_for_its_child_mission(tmp_path: Path) -> None:
+    child = {key: value for key, value in WIPES.items() if key != "tool_allowlist"}
+    spawn = {"tool_name": "fleet.spawn", "args": {**child, "budget": {"max_iterations": 1}}}
+    parent = {**WIPES, "fleet": {}, "proposer": "client"}
+
+    async def main() -> None:
+        async with serving(tmp_path, ASK) as served:
+            scopes: Any = ["missions:write", "tools:call", "approvals:answer"]
+            served.shown["sly"] = served.tokens.make("sly", scopes=scopes)
+            mission = await served.start("sly", parent)
+            await served.call("sly", "mission_iterate", {"session_id": mission, "proposal": {"tool_calls": [spawn]}})
+            approvals = Approvals(served.runtime.service)
+            with anyio.fail_after(30):
+                while not (rows := await approvals.open()):
+                    await anyio.sleep(0.02)
+            assert rows[0]["session_id"] != mission
+            async with http(served.shown["sly"]) as wire:
+                place = f"{served.url.removesuffix('/mcp')}/approvals/{rows[0]['approval_id']}"
+                refused = await wire.post(place, json={"answer": "once"})
+            assert (refused.status_code, served.world.reached) == (403, [])
+
+    run(main)
+
+
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+@pytest.mark.parametrize("era", ERAS)
+def test_a_client_that_may_approve_its_own_calls_answers_for_another(tmp_path: Path, era: str) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, ASK + LISTED) as served:
+            trusted = served.tokens.make("trusted", may=["approve-own"])
+            mission = await served.start("guest", {**WIPES, "share": ["trusted"]})
+            await served.call("guest", "mission_iterate", {"session_id": mission})
+            asked: list[str] = []
+            async with agent(served.url, era, trusted, asked) as client:
+                await client.call_tool("mission_iterate", {"session_id": mission})
+            assert (asked, served.world.reached) == ([], [])
+            (row,) = await Approvals(served.runtime.service).open()
+            assert row["session_id"] == mission
+
+    run(main)
+
+
+SECOND_ASKS = """
+[policy]
+mode = "ask"
+[[policy.rules]]
+decision = "allow"
+server = "world"
+[[policy.rules]]
+decision = "ask"
+server = "world"
+arguments = { place = "2" }
+"""
+
+
+@pytest.mark.guarantee("a-yes-needs-a-listed-channel")
+@pytest.mark.parametrize("who", ["trusted", "guest"])
+def test_after_a_restart_a_client_answers_the_question_of_its_task_by_its_channel_alone(
+    tmp_path: Path, who: str
+) -> None:
+    able = {**TASKS, "elicitation": {"form": {}}}
+    calls = [{"tool_calls": [{"tool_name": "world.wipe", "args": {"place": place}}]} for place in ("1", "2")]
+    twice = {**WIPES, "proposer": {"kind": "replay", "proposals": calls}}
+
+    async def first() -> tuple[dict[str, str], str]:
+        """The process ends while the task waits for its first call, which needs no yes."""
+        async with serving(tmp_path, SECOND_ASKS + LISTED) as served:
+            served.shown["trusted"] = served.tokens.make("trusted", may=["approve-own"])
+            served.world.hold = anyio.Event()
+            asked = {"session_id": await served.start(who, twice), "max_iterations_this_call": 2}
+            begun = await served.call(who, "mission_iterate", asked, able=able)
+            with anyio.fail_after(30):
+                while not served.world.reached:
+                    await anyio.sleep(0.02)
+            return served.shown, begun["taskId"]
+
+    async def main() -> None:
+        shown, task = await first()
+        async with serving(tmp_path, SECOND_ASKS + LISTED, shown=shown) as served:
+
+            async def state() -> dict[str, Any]:
+                return (await served.ask(who, "tasks/get", {"taskId": task}, able=able))["result"]
+
+            with anyio.fail_after(30):
+                while (now := await state())["status"] == "working":
+                    await anyio.sleep(0.02)
+            (row,) = await Approvals(served.runtime.service).open()
+            asked = now.get("inputRequests", {})
+            assert (now["status"], list(asked)) == (
+                ("input_required", [row["approval_id"]]) if who == "trusted" else ("completed", [])
+            )
+            before = list(served.world.reached)
+            said = {row["approval_id"]: {"action": "accept", "content": {"answer": "once"}}}
+            await served.ask(who, "tasks/update", {"taskId": task, "inputResponses": said}, able=able)
+            with anyio.fail_after(30):
+                while (await state())["status"] != "completed":
+                    await anyio.sleep(0.02)
+            assert served.world.reached == [*before, *(["tools/call"] if who == "trusted" else [])]
+            answers = await events_of(served.runtime, row["session_id"], ApprovalAnswered)
+            told = [(one.channel, str(one.person).partition(":")[0]) for one in answers]
+            assert told == ([("http-elicitation", "token")] if who == "trusted" else [])
 
     run(main)
 
@@ -381,6 +488,17 @@ def test_a_secret_by_its_name_stays_masked_where_keys_collide_or_are_long() -> N
     given = {"\ud800password": "hunter2", "?password": "hunter2", "k" * 600 + "_password": "hunter2"}
     assert len(masked(given)) == len(redacted(given)) == 3
     assert {*masked(given).values(), *redacted(given).values()} == {"[redacted]"}
+
+
+@pytest.mark.guarantee("an-approver-sees-everything")
+def test_names_of_secrets_in_every_usual_spelling_are_masked() -> None:
+    secrets = ["password", "db_password_2", "PGPASSWORD", "pwd", "pass", "api-key", "X-Api-Key", "apiKey", "API KEY"]
+    secrets += ["access_key", "private-key", "accessToken", "client_secret", "Proxy-Authorization", "bearer", "Cookie"]
+    counts = {"max_tokens": 5, "passenger": "a", "compass": "b", "key": "c", "path": "d", "monkey": "e", "author": "f"}
+    given = {**dict.fromkeys(secrets, "s3"), **counts}
+    for shown in (masked(given), redacted(given)):
+        assert [name for name in secrets if shown[name] == "s3"] == []
+        assert {name: shown[name] for name in counts} == counts
 
 
 def test_wrong_channels_and_numbers_of_people_are_faults_with_their_place(tmp_path: Path) -> None:

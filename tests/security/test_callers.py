@@ -288,6 +288,19 @@ def test_a_client_that_ends_its_mission_as_completed_is_named_or_refused(tmp_pat
     run(main)
 
 
+@pytest.mark.guarantee("missions-have-owners")
+def test_a_client_ends_no_mission_of_another_as_completed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, OPEN) as served:
+            mission = await served.start("other", {**WIPES, "share": ["guest"]})
+            refused = await served.call("guest", "mission_complete", {"session_id": mission})
+            assert refused["structuredContent"]["code"] == "policy_denied", refused
+            assert (await served.runtime.service.state(mission)).status == "pending"
+            assert not (await served.call("other", "mission_complete", {"session_id": mission})).get("isError")
+
+    run(main)
+
+
 def test_wrong_callers_are_faults_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "pursuit.toml"
     text = '[policy.callers]\nann = 1\n[policy.callers.bob]\nmode = "nver"\nallow = ["x"]\ndeny = 5\n'

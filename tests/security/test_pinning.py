@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from callers_stage import serving
 from gateway_stage import LEGACY, MODERN, Client, House, house, run, words
 from public_servers import NODE, NODE_SERVERS
+from test_callers import WIPES
+from test_http_elicitation import agent
 
 from pursuit import Runtime
 from pursuit.cli.main import answer
@@ -108,6 +111,49 @@ def test_through_the_gateway_a_changed_tool_needs_a_yes_again_and_the_others_do_
             assert shown in asked["description"]
             assert words(await client.call(name)) == name
             assert words(await client.call(name)) == name
+
+    run(main)
+
+
+@pytest.mark.guarantee("changed-tools-lose-their-grants")
+@pytest.mark.parametrize("gateway", [True, False])
+def test_a_client_that_may_approve_its_own_calls_accepts_a_changed_tool_for_all(
+    tmp_path: Path, world: World, gateway: bool
+) -> None:
+    config = f"""
+[approvals]
+channels = ["http-elicitation"]
+[servers.turner]
+command = {json.dumps(sys.executable)}
+args = {json.dumps(world.words)}
+[policy]
+mode = "ask"
+[[policy.rules]]
+decision = "allow"
+server = "turner"
+"""
+    turns = {"to": POISONED}
+    calls = [{"tool_calls": [{"tool_name": f"turner.{tool}", "args": {}}]} for tool in ("other", "write")]
+    calls.insert(1, {"tool_calls": [{"tool_name": "turner.turn", "args": turns}]})
+    mission = {**WIPES, "tool_allowlist": ["turner.*"], "proposer": {"kind": "replay", "proposals": calls}}
+
+    async def main() -> None:
+        async with serving(tmp_path, config, gateway=gateway) as served:
+            trusted = served.shown["trusted"] = served.tokens.make("trusted", may=["approve-own"])
+            asked: list[str] = []
+            if gateway:  # another client has no dialog, so the server tells on the connection that all share
+                for tool, given in (("other", {}), ("turn", turns)):
+                    await served.call("guest", f"turner.{tool}", given)
+            async with agent(served.url, "2026-07-28", trusted, asked) as client:
+                if gateway:
+                    assert (await client.call_tool("turner.write", {})).is_error
+                else:
+                    started = await served.start("trusted", mission)
+                    asks = {"session_id": started, "max_iterations_this_call": 3}
+                    await client.call_tool("mission_iterate", asks)
+            assert (asked, world.called) == ([], ["other", "turn"])
+            (row,) = await Approvals(served.runtime.service).open()
+            assert INJECTED in row["description"]
 
     run(main)
 

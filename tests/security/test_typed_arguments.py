@@ -58,6 +58,10 @@ PATHS: dict[str, bool] = {
     "http://ROOT/work/data/x": False,
     "data/x\0": False,
     "data/x\n": False,
+    " data/x": False,  # servers trim spaces and quotes, and then it is another file
+    "data/outside ": False,
+    '"ROOT/work/data/x"': False,
+    "data/outside'": False,
 }
 HOSTS: dict[str, bool] = {
     "https://example.org": True,

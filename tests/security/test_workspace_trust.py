@@ -120,6 +120,9 @@ CHANGES: list[tuple[str, Callable[[str], str]]] = [
     ("an address", lambda text: text + '[servers.web]\nurl = "http://127.0.0.1:9/mcp"\n'),
     ("an issuer", lambda text: text + ISSUER),
     ("a model", lambda text: 'model = "openai:gpt"\n' + text),
+    ("variables for the checks of mission files", lambda text: 'inherit_env = ["AWS_*"]\n' + text),
+    ("all variables for them", lambda text: "inherit_env = true\n" + text),
+    ("a place that metrics are sent to", lambda text: text + '[tracking]\nmlflow = "http://127.0.0.1:9"\n'),
 ]
 
 
@@ -130,6 +133,39 @@ def test_a_change_of_what_is_started_asks_again(victim: Victim, change: Callable
     victim.write("pursuit.toml", change(SERVER))
     code, said = victim.run("tools")
     assert (code, victim.owned) == (2, False), said
+
+
+AGENT = """
+directive = "x"
+[[criteria]]
+criterion_id = "c"
+kind = "event"
+event_name = "e"
+[budget]
+max_iterations = 1
+[proposer]
+kind = "agent"
+command = ["sh", "-c", "OWNED"]
+MORE
+[workspace]
+"""
+
+
+@pytest.mark.parametrize("more", ["unattended = true", "inherit_env = true", 'path = "/"', "in_place = true"])
+def test_an_agent_that_gets_more_than_was_accepted_asks_again(victim: Victim, more: str) -> None:
+    victim.write("m.toml", AGENT.replace("MORE", ""))
+    code, said = victim.run("trust", "m.toml")
+    assert code == 0, said
+    assert "pursuit trust" not in victim.run("run", "m.toml", "--plan")[1]
+    inside = f"[workspace]\n{more}" if "path" in more or "place" in more else f"{more}\n[workspace]"
+    victim.write("m.toml", AGENT.replace("MORE\n[workspace]", inside))
+    code, said = victim.run("run", "m.toml", "--plan")
+    assert (code, "pursuit trust" in said, victim.owned) == (2, True, False), said
+
+
+def test_both_targets_of_a_notification_are_shown(victim: Victim) -> None:
+    victim.write("pursuit.toml", '[notify]\ncommand = ["true"]\nwebhook = "https://evil.example"\nsecret = "${S}"\n')
+    assert "https://evil.example" in victim.run("trust", ".", "--show")[1]
 
 
 def test_trust_is_for_a_real_path(victim: Victim, tmp_path: Path) -> None:

@@ -6,18 +6,24 @@ It reads a plan, one row for each turn, from the JSON file in its first argument
     {"say": "text"}                  says something
     {"ask": {"kind": "execute", "title": "rm x", "rawInput": {...}}, "then": [...], "else": [...]}
     {"child": {"file": "late.txt", "after": 5}}   a process in a session of its own that writes late
-    {"exit": 3}                      dies in the middle of the turn
+    {"exit": 3}                      dies in the middle of the turn, in a call of a tool
     {"wait": "file"}                 waits until a file is there; for ever without a name
-    {"flood": 1000000}               writes that many bytes of updates
+    {"flood": 1000000}               writes that many bytes of updates; without an end if it is 0
+    {"line": 1000000}                writes that many bytes without an end of the line
+    {"late": {...}}                  asks as with `ask`, after it has said that the turn is over
+    {"leave": "file"}                ends after the turn; the file gets the id of the process above it
+    {"sleep": 0.1}                   does nothing for so many seconds
     {"call": {"tool": "name", "args": {...}}}     calls a tool of the MCP server that it was given
     {"usage": {...}, "cost": 0.5}    reports what the turn used
 
-`options` beside `turns` switch faults of the whole agent: `no_load`, `version`, `auth`, `stray`, `slow_start`.
+`options` beside `turns` switch faults of the whole agent: `no_load`, `version`, `auth`, `stray`, and `noise`, the bytes
+that it writes to standard error first.
 What it was sent is appended to the file in its second argument, a JSON object on each line.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -40,6 +46,8 @@ class Agent:
         self.server: dict[str, Any] | None = None
         self.cancelled = False
         self.usage: dict[str, Any] | None = None
+        self.late: dict[str, Any] | None = None
+        self.leaves = False
 
     def hear(self) -> dict[str, Any]:
         line = sys.stdin.readline()
@@ -99,6 +107,11 @@ class Agent:
         self.steps(session, turns[min(number, len(turns) - 1)])
         answer: dict[str, Any] = {"stopReason": "cancelled" if self.cancelled else "end_turn"}
         self.send(id=request, result=answer | ({"usage": self.usage} if self.usage else {}))
+        if self.leaves:
+            sys.exit(0)
+        if self.late is not None:
+            call, self.late = self.late, None
+            self.question(session, call, "late")
 
     def steps(self, session: str, steps: list[dict[str, Any]]) -> None:
         for number, step in enumerate(steps):
@@ -132,7 +145,10 @@ class Agent:
             row = step["child"]
             words = [sys.executable, "-c", CHILD, str(Path(row["file"]).absolute()), str(row["after"])]
             subprocess.Popen(words, start_new_session=True, env={"PATH": os.environ["PATH"]})
+        if "sleep" in step:
+            time.sleep(step["sleep"])
         if "exit" in step:
+            self.update(session, "tool_call", toolCallId="x", title="make", kind="execute", status="in_progress")
             sys.stderr.write("the agent dies\n")
             sys.stderr.flush()
             os._exit(step["exit"])
@@ -140,10 +156,17 @@ class Agent:
             while not (step["wait"] and Path(step["wait"]).exists()):
                 time.sleep(0.02)
         if "flood" in step:
-            for _ in range(step["flood"] // 1_000):
+            for _ in range(step["flood"] // 1_000) if step["flood"] else itertools.count():
                 self.update(session, "agent_thought_chunk", content={"type": "text", "text": "x" * 1_000})
 
-    def ask(self, session: str, call: dict[str, Any], name: str) -> bool:
+        for _ in range(step.get("line", 0) // 100_000):
+            sys.stdout.write("x" * 100_000)
+        self.late = step.get("late", self.late)
+        if "leave" in step:
+            Path(step["leave"]).write_text(str(os.getppid()), encoding="utf-8")
+            self.leaves = True
+
+    def question(self, session: str, call: dict[str, Any], name: str) -> None:
         self.asked += 1
         # The kind is in the update, and not in the question, as with some agents.
         self.update(session, "tool_call", toolCallId=name, title=call["title"], kind=call["kind"], status="pending")
@@ -155,6 +178,9 @@ class Agent:
         call = {"toolCallId": name, **{key: value for key, value in call.items() if key != "kind"}}
         params = {"sessionId": session, "toolCall": call, "options": options}
         self.send(id=f"q{self.asked}", method="session/request_permission", params=params)
+
+    def ask(self, session: str, call: dict[str, Any], name: str) -> bool:
+        self.question(session, call, name)
         while True:
             message = self.hear()
             if message.get("method") == "session/cancel":
@@ -197,6 +223,5 @@ class Agent:
 
 
 if __name__ == "__main__":
-    if OPTIONS.get("slow_start"):
-        time.sleep(OPTIONS["slow_start"])
+    sys.stderr.write("debug\n" * (OPTIONS.get("noise", 0) // 6))
     Agent().run()

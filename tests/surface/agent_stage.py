@@ -46,11 +46,21 @@ class AgentPlace(Place):
         done = subprocess.run(["git", *words], cwd=self.repository, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    def agent(self, name: str, turns: Plan, **options: Any) -> str:
+        """The row of another agent in `[[proposer.agents]]`."""
+        plan = self.write(f"{name}.json", json.dumps({"turns": turns, "options": options}))
+        words = [sys.executable, str(AGENT), str(plan), str(self.folder / f"{name}.jsonl")]
+        return f'[[proposer.agents]]\nname = "{name}"\ncommand = {json.dumps(words)}\n'
+
     def mission(
         self, proposer: str = "", workspace: str = "", budget: str = "max_iterations = 4", rest: str = ""
     ) -> Path:
         words = [sys.executable, str(AGENT), str(self.folder / "plan.json"), str(self.heard_file)]
-        command = "" if "headless" in proposer else f"command = {json.dumps(words)}\n"
+        command = f'kind = "agent"\ncommand = {json.dumps(words)}\n'
+        if "headless" in proposer:
+            command = 'kind = "agent"\n'
+        elif "best_of" in proposer:
+            command = ""
         return self.write(
             "fix.toml",
             f"""
@@ -66,7 +76,6 @@ path = "repo"
 protect = ["tests/**"]
 {workspace}
 [proposer]
-kind = "agent"
 {command}{proposer}
 [budget]
 {budget}

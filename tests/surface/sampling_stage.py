@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 from mcp import Client
+from mcp.server.validation import validate_tool_use_result_messages
 from mcp_types import (
     CreateMessageRequestParams,
     CreateMessageResult,
@@ -80,6 +81,8 @@ class World:
 
     def client(self, era: Any, mode: str, answer: Callable[[int], Answer]) -> Client:
         async def sample(_context: Any, params: CreateMessageRequestParams) -> Answer:
+            for end in range(len(params.messages)):
+                validate_tool_use_result_messages(params.messages[: end + 1])
             self.asked.append(params)
             return answer(len(self.asked) - 1)
 
@@ -92,7 +95,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, mode: Any = "auto", promotion: PromotionSettings | None = None) -> AsyncIterator[World]:
+async def world(
+    folder: Path, mode: Any = "auto", promotion: PromotionSettings | None = None, **servers: Any
+) -> AsyncIterator[World]:
     taken: list[int] = []
 
     gate = anyio.Event()
@@ -106,7 +111,7 @@ async def world(folder: Path, mode: Any = "auto", promotion: PromotionSettings |
 
     config = Configuration(policy=OperatorPolicy(mode=mode))
     async with (
-        Runtime(state=folder / "l.db", config=config, servers={"world": [step]}) as runtime,
+        Runtime(state=folder / "l.db", config=config, servers={"world": [step], **servers}) as runtime,
         mission_server(runtime, promotion) as server,
     ):
         yield World(runtime, taken, server, gate)

@@ -39,7 +39,7 @@ def ours(ended: tuple[Place, str], tmp_path: Path) -> tuple[Place, str]:
 
 
 def test_every_command_has_help_with_the_common_options(tmp_path: Path) -> None:
-    assert len(COMMANDS) == 32
+    assert len(COMMANDS) == 34
     place = Place(tmp_path)
     for name in COMMANDS:
         text, _ = place.ask(name, "--help")

@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 from cli_stage import Place, marks, mission, recorded, until_marked
 from postgres_server import NewDatabase
+from problem_stage import client, problem
+from quick_start import quick
 
+from pursuit import Problem
+
+COPYING = Path(__file__).parents[1] / "fault" / "copying.py"
 OLD_LEDGER = Path(__file__).parents[1] / "data" / "ledger-0.1.db"
 
 
@@ -57,24 +65,60 @@ def test_a_driver_that_was_stopped_for_too_long_stores_and_sends_nothing_more(
     assert place.json("verify")["ok"]
 
 
-@pytest.mark.guarantee("a-ledger-can-be-moved")
-def test_a_ledger_is_copied_there_and_back_with_the_same_root(place: Place, new_database: NewDatabase) -> None:
-    address = new_database()
+def of_all_kinds(place: Place) -> None:
+    """A ledger with missions, blobs, a forgotten one, a task, an attempt, and an approval that waits."""
     place.ledger.parent.mkdir()
     shutil.copy(OLD_LEDGER, place.ledger)
     ended = place.json("list", "--status", "completed")["sessions"]
     place.ask("forget", ended[-1]["session_id"], "--yes")
+    place.ask("task", "run", "--", "echo", "done")
+    place.write("pursuit.toml", '[policy]\nmode = "ask"\n')
+    place.write("m.toml", recorded(place.folder / "record", steps=1, needed=1, ms=1))
+    place.ask("run", "m.toml", code=4)
+    problem(place.folder / "exam")
+
+    async def attempt() -> None:
+        exam = Problem.from_manifest(place.folder / "exam")
+        async with client(exam, place.ledger.parent, "legacy") as agent:
+            await agent.call_tool("submit_final", {"x": 3})
+
+    anyio.run(attempt)
+
+
+@pytest.mark.guarantee("a-ledger-can-be-moved")
+def test_a_ledger_is_copied_there_and_back_with_the_same_root_by_processes_that_are_killed(
+    place: Place, new_database: NewDatabase
+) -> None:
+    address, back = new_database(), place.folder / "back.db"
+    of_all_kinds(place)
     before = place.json("verify")
-    there = place.json("migrate", "--from", place.ledger, "--to", address)
-    assert there == {key: before[key] for key in ("root", "events", "streams")}
+    kept = place.json("list"), place.json("task", "list"), place.json("approvals")
+    assert all(next(iter(some.values())) for some in kept)
+
+    def copy(source: object, target: object) -> int:
+        words = [sys.executable, quick(str(COPYING)), "3", "migrate", "--from", str(source), "--to", str(target)]
+        where = {"cwd": place.folder, "env": place.environment}
+        return subprocess.run(words, stdout=subprocess.DEVNULL, check=False, **where).returncode
+
+    for source, target in ((place.ledger, address), (address, back)):
+        killed = 0
+        # Each run stores two parts more and dies in the third: it ends only because each goes on where the last one
+        # stopped.
+        while (code := copy(source, target)) == -signal.SIGKILL:
+            killed += 1
+            assert killed < 20
+            if target == address:
+                assert "is not finished" in place.ask("list", "--state", target, code=1)[1]
+            assert not back.exists()
+        assert (code, killed >= 2) == (0, True)
     assert "name an empty database" in place.ask("migrate", "--from", place.ledger, "--to", address, code=2)[1]
-    back = place.folder / "back.db"
-    assert place.json("migrate", "--from", address, "--to", back) == there
     assert "is there already" in place.ask("migrate", "--from", address, "--to", back, code=2)[1]
     for state in (address, back):
-        assert place.json("list", "--state", state) == place.json("list")
         proved = place.json("verify", "--state", state, "--expect", before["root"])
         assert proved == before
+        assert kept == tuple(
+            place.json(*words, "--state", state) for words in (("list",), ("task", "list"), ("approvals",))
+        )
 
 
 def test_what_is_wrong_with_a_copy_is_said(place: Place) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from engine_stage import play, proposal, repeat, replay
+from mcp import Client
+from mcp.client.extension import advertise
 from mcp.shared.exceptions import MCPError
-from mcp_stage import ERAS, LEGACY, UNKNOWN, read, stage
+from mcp_stage import ERAS, LEGACY, UNKNOWN, opened, read, stage
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from pursuit import Budget
 from pursuit.server.missions.resources import ResourceSettings
+from pursuit.server.missions.server import mission_server
 
 NOT_FOUND = {LEGACY: -32002, "2026-07-28": -32602}
 eras = pytest.mark.parametrize("era", ERAS)
@@ -278,3 +281,30 @@ def test_what_is_no_id_of_ours_has_no_completion(tmp_path: Path, era: str) -> No
             assert (none.values, none.total, none.has_more) == ([], 0, False)
 
     play(scene)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_only_clients_with_mcp_apps_are_told_of_the_view_of_a_mission(tmp_path: Path, era: str) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as runtime, mission_server(runtime) as server:
+            told: dict[str, list[Any]] = {}
+            for kind in ("text/html;profile=mcp-app", "text/uri-list", None):
+                settings = {} if kind is None else {"mimeTypes": [kind]}
+                able = [advertise("io.modelcontextprotocol/ui", settings)]
+                async with Client(server, mode=era, cache=None, extensions=able if kind else None) as client:
+                    tools = (await client.list_tools()).tools
+                    told[str(kind)] = [(one.name, one.meta) for one in tools if one.meta]
+                    assert [one.uri for one in (await client.list_resources()).resources] == []
+                    (page,) = (await client.read_resource("ui://pursuit/mission")).contents
+            view = {"ui": {"resourceUri": "ui://pursuit/mission"}}
+            assert told == {
+                "text/html;profile=mcp-app": [("mission_start", view), ("mission_status", view)],
+                "text/uri-list": [],
+                "None": [],
+            }
+            assert page.mime_type == "text/html;profile=mcp-app"
+            assert page.meta == {"ui": {"csp": {}, "prefersBorder": True}}
+            text = getattr(page, "text", "")
+            assert "innerHTML" not in text and "http" not in text.replace("http-equiv", "")
+
+    play(work)

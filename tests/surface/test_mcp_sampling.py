@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client, MCPError
+from mcp.server.mcpserver import MCPServer
 from mcp_types import (
+    AudioContent,
+    CallToolResult,
     ElicitResult,
     ErrorData,
+    ImageContent,
     TextContent,
     ToolResultContent,
 )
@@ -53,14 +58,15 @@ def test_the_clients_model_completes_a_mission(tmp_path: Path, era: str, mode: s
                 assert params.model_preferences is not None and params.max_tokens == 4_096
                 assert params.model_preferences.model_dump(by_alias=True, exclude_none=True) == preferences
                 assert params.system_prompt is not None and "criteria" in params.system_prompt
-                assert [message.role for message in params.messages] == ["user", "assistant", "user"][: 1 + 2 * place]
+                roles = ["user", "assistant", "user", *(["user"] if mode == "native" else [])]
+                assert [message.role for message in params.messages] == roles[: 1 if place == 0 else None]
                 message = params.messages[0]
                 assert isinstance(message.content, TextContent) and "Take steps" in message.content.text
                 assert ('| {"tool": "world__step"' in message.content.text) == (mode == "words")
                 assert [tool.name for tool in params.tools or ()] == (
                     ["world__step", "pursuit__note", "pursuit__read_result", "do_nothing"] if mode == "native" else []
                 )
-            result, changes = here.asked[1].messages[2].content_as_list
+            result, changes = [block for one in here.asked[1].messages[2:] for block in one.content_as_list]
             assert isinstance(result, ToolResultContent if mode == "native" else TextContent)
             assert isinstance(changes, TextContent) and "Iteration 2 begins." in changes.text
             answered = await here.events(name, ModelAnswered)
@@ -89,6 +95,46 @@ def test_what_the_clients_model_does_wrong_goes_back_to_it_with_the_reasons(
             reasons = [getattr(params.messages[-1].content_as_list[-1], "text", "") for params in here.asked]
             assert ("text alone" if mode == "native" else "not a JSON object") in reasons[1]
             assert "amount" in reasons[2] and "far" in reasons[2]
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("images-are-content")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("era", ERAS)
+def test_the_clients_model_sees_images_and_hears_sounds(tmp_path: Path, era: str, mode: str) -> None:
+    """A result that has one is content of its own form; what no model takes is left out and named."""
+    eye = MCPServer("eye")
+    shown = {"image/png": b"\x89PNG\r\n\x1a\n" + bytes(90), "audio/wav": b"RIFF\0\0\0\0WAVEfmt ", "image/svg": b"<svg>"}
+
+    @eye.tool()
+    def picture(amount: int) -> CallToolResult:
+        """Takes pictures."""
+        blocks = [
+            (ImageContent if name.startswith("image") else AudioContent)(
+                data=base64.b64encode(data).decode(), mime_type=name
+            )
+            for name, data in shown.items()
+        ]
+        return CallToolResult(content=[TextContent(text="Click."), *blocks])
+
+    def answer(at: int) -> Answer:
+        return wants(mode, 3) if at else wants(mode, 1, name="eye__picture")
+
+    async def main() -> None:
+        async with world(tmp_path, eye=eye) as here, here.client(era, mode, answer) as client:
+            name = await begun(client, tool_allowlist=["*"])
+            told = await done(client, "mission_iterate", session_id=name, max_iterations_this_call=3)
+            assert told["status"] == "completed"
+            content: list[Any] = here.asked[1].messages[2].content_as_list
+            if mode == "native":
+                (result,) = content
+                content = result.content
+            said, image, sound = content[:3]
+            assert "Click." in said.text
+            assert "[image/svg, 8 characters in base64, left out" in said.text
+            for block, kind, (name, data) in zip((image, sound), ("image", "audio"), shown.items(), strict=False):
+                assert (block.type, block.mime_type, base64.b64decode(block.data)) == (kind, name, data)
 
     anyio.run(main)
 

@@ -28,7 +28,7 @@ from pursuit.proposers.provider import Providers, Retries
 from pursuit.service import Service
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
-RESPONSES = "openai-responses:gpt-4o-mini"
+RESPONSES = "openai-responses:gpt-5-mini"
 BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 ALL = pytest.mark.parametrize("model", [OPENAI, RESPONSES, ANTHROPIC])
 STREAM = pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -130,3 +130,45 @@ def test_a_ledger_inside_the_repository_is_in_no_snapshot(tmp_path: Path) -> Non
 
     anyio.run(run, place.repository / ".pursuit" / "workspaces")  # ignored
     anyio.run(run, place.repository / "state" / "workspaces")
+
+
+@pytest.mark.parametrize("glob", ["tests", "tests/", "./tests/**", "**/check.py", "check.py", "te*/check.py"])
+def test_each_way_to_write_a_protected_file_finds_it(tmp_path: Path, glob: str) -> None:
+    place = AgentPlace(tmp_path, [[]])
+
+    async def run() -> None:
+        workspace = Workspace(Settings(path=str(place.repository), protect=[glob]), "mission-x", tmp_path / "ws")
+        await workspace.prepare()
+        before = await workspace.before(0)
+        await workspace.changes(before, before)
+        (workspace.tree / "lib.py").write_text("one", encoding="utf-8")
+        first = await workspace.snapshot("first")
+        assert (await workspace.changes(before, first)).protected == []
+        (workspace.tree / "tests" / "check.py").write_text("cheat", encoding="utf-8")
+        assert (await workspace.changes(first, await workspace.snapshot("second"))).protected == ["tests/check.py"]
+
+    anyio.run(run)
+
+
+def test_worktrees_of_the_user_and_locks_of_a_killed_git_do_no_harm(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+    place.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "mine"))
+    (tmp_path / "mine").rename(tmp_path / "on a disk that is not there now")
+
+    async def run() -> None:
+        workspace = Workspace(Settings(path=str(place.repository)), "mission-x", tmp_path / "ws")
+        await workspace.prepare()
+        await workspace.snapshot("first")
+        (workspace.folder / "index.lock").touch()
+        again = Workspace(Settings(path=str(place.repository)), "mission-x", tmp_path / "ws")
+        again.tag = "agent-mission-x"  # this process drives it
+        await again.prepare()
+        (again.tree / "lib.py").write_text("new", encoding="utf-8")
+        await again.snapshot("second")
+        await again.open_checks()
+        await again.close_checks()
+        await again.drop()
+
+    anyio.run(run)
+    places = [line for line in place.git("worktree", "list", "--porcelain").splitlines() if line.startswith("worktree")]
+    assert places == [f"worktree {place.repository}", f"worktree {tmp_path / 'mine'}"]

@@ -141,11 +141,13 @@ def test_a_winner_of_a_search_is_measured_once_more_and_the_same_value_meets_it(
     assert measure(searching(noise=False), (0.5, 2)) == ["met"]
 
 
-def test_a_noisy_winner_needs_three_fresh_values_and_one_more_for_each_that_was_rejected() -> None:
+def test_a_noisy_winner_needs_five_fresh_values_and_twice_as_many_for_each_that_was_rejected() -> None:
+    first = searching(noise=True)
+    assert measure(first, (0.5, 2), *[(0.9, 2)] * 5) == ["inconclusive"] * 5 + ["met"]
     noisy = searching()
     assert measure(noisy, (0.5, 1), (1.5, 1)) == ["inconclusive", "unmet"]
     assert remeasure(noisy.state.confirmations.values()) is None
-    assert measure(noisy, (0.5, 2), (0.9, 2), (0.9, 2), (0.9, 2), (0.9, 2)) == ["inconclusive"] * 4 + ["met"]
+    assert measure(noisy, (0.5, 2), *[(0.9, 2)] * 10) == ["inconclusive"] * 10 + ["met"]
 
 
 def test_a_trial_that_violates_another_limit_is_no_winner() -> None:

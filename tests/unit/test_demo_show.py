@@ -27,8 +27,10 @@ def test_it_ends_well_and_names_the_report(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (report,) = [line.removeprefix("report: ") for line in done.stdout.splitlines() if line.startswith("report: ")]
     assert (tmp_path / ".pursuit" / "demo" / report).is_file()
-    # The last line is a command that can be copied.
-    words = done.stdout.splitlines()[-1].removeprefix("See it again:  ")
+    # The last lines are commands that can be copied.
+    (again_line, page_line) = done.stdout.splitlines()[-2:]
+    assert page_line.startswith("See it on the page:  cd ") and page_line.endswith("pursuit page")
+    words = again_line.removeprefix("See it again:  ")
     again = subprocess.run(
         ["sh", "-c", words], cwd=tmp_path, env=environment(tmp_path, 0), capture_output=True, text=True
     )
@@ -58,3 +60,17 @@ def test_ctrl_c_is_the_commands_to_answer(tmp_path: Path, number: signal.Signals
     assert "Traceback" not in first + out + err
     assert process.returncode == 130, (out, err)
     assert "Continue with: pursuit resume" in err
+
+
+@pytest.mark.soak
+def test_a_cluster_goes_on_without_the_worker_that_is_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "pursuit.demo.cluster"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path, 0), capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "*** kill -9 worker-" in done.stdout
+    rows = [line for line in done.stdout.splitlines() if line.startswith("mission-")]
+    assert len(rows) == 6 and all(" completed " in row for row in rows), done.stdout
+    assert any(", then worker-" in row for row in rows), done.stdout
+    assert "intact: yes" in done.stdout

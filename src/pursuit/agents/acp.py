@@ -22,10 +22,14 @@ METHOD_NOT_FOUND = -32601
 AUTH_REQUIRED = -32000
 LONGEST_TEXT = 16_000
 MOST_CALLS = 200
+MOST_AMOUNT = 1e15
 MOST_STRAY = 1_000
 """Lines that are no messages, after which it is no agent that writes them."""
 
 _WRITTEN = ("outputTokens", "output_tokens")
+_CANCELLED: Mapping[str, Any] = {"outcome": {"outcome": "cancelled"}}
+KINDS = frozenset({"read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode"})
+"""What an agent can ask about; the rest is `other`."""
 
 Table = Mapping[str, Any]
 
@@ -90,9 +94,8 @@ class Told:
                     self.known.setdefault(name, {}).update(_described(update))
             case "usage_update":
                 cost = _table(update.get("cost"))
-                amount = cost.get("amount")
-                if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
-                    self.session_cost = float(amount)
+                if (amount := _amount(cost.get("amount"))) is not None and cost.get("currency", "USD") == "USD":
+                    self.session_cost = amount
             case _:
                 pass
 
@@ -106,9 +109,8 @@ class Told:
         except (ValueError, RecursionError):
             return
         self._count(_table(row.get("usage")))
-        cost = row.get("total_cost_usd")
-        if isinstance(cost, int | float) and not isinstance(cost, bool):
-            self.session_cost = float(cost)
+        if (cost := _amount(row.get("total_cost_usd"))) is not None:
+            self.session_cost = cost
 
     def question(self, params: Table) -> Question:
         """The question in the parameters of `session/request_permission`."""
@@ -123,13 +125,13 @@ class Told:
 
     def _count(self, usage: Table) -> None:
         total, read, written = (
-            next((n for name in names if isinstance(n := usage.get(name), int)), None)
+            next((n for name in names if (n := _amount(usage.get(name))) is not None), None)
             for names in (("totalTokens", "total_tokens"), ("inputTokens", "input_tokens"), _WRITTEN)
         )
         if total is not None:
-            self.tokens = total
+            self.tokens = int(total)
         elif read is not None and written is not None:
-            self.tokens = read + written
+            self.tokens = int(read + written)
 
 
 def turn_is_over(message: Table, prompt: int) -> bool:
@@ -146,6 +148,8 @@ class Connection:
         self.capabilities: Table = {}
         self._next = 0
         self._stray = 0
+        self._question: Table | None = None
+        """The question of the agent that is held now."""
 
     async def initialize(self) -> None:
         """Agrees on the version. Raises `WrongVersion`, `AgentRefused` or `AgentGone`."""
@@ -189,10 +193,12 @@ class Connection:
                 told.learn(_table(_table(message.get("params")).get("update")))
             elif message.get("method") == "session/request_permission":
                 question = told.question(_table(message.get("params")))
-                allowed = None if ended else await answer(question)
+                self._question = message
+                allowed = None if ended else await self._answered(question, answer)
                 sign()
                 # An agent that is cancelled may still wait for the answer to what it asked before.
                 await self._reply(message, _outcome(question, allowed))
+                self._question = None
                 if allowed is None and not ended:
                     ended = True
                     await self.cancel(session_id)
@@ -202,8 +208,27 @@ class Connection:
             else:
                 await self._decline(message)
 
+    async def _answered(self, question: Question, answer: Answer) -> bool | None:
+        """The answer to a question; an agent that dies meanwhile asks no more. Raises `AgentGone`."""
+        found: list[bool | None] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                await self.process.ended()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            found.append(await answer(question))
+            tasks.cancel_scope.cancel()
+        if not found:
+            raise AgentGone(await self.process.why())
+        return found[0]
+
     async def cancel(self, session_id: str) -> None:
-        """Asks the agent to end its turn."""
+        """Asks the agent to end its turn; some end none before the question that they asked is answered."""
+        if self._question is not None:
+            await self._reply(self._question, _CANCELLED)
+            self._question = None
         await self._send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session_id}})
 
     async def settle(self, seconds: float) -> None:
@@ -212,7 +237,7 @@ class Connection:
             while True:
                 message = await self._receive()
                 if message.get("method") == "session/request_permission":
-                    await self._reply(message, {"outcome": {"outcome": "cancelled"}})
+                    await self._reply(message, _CANCELLED)
                 elif "result" in message or "error" in message:
                     return
 
@@ -260,6 +285,13 @@ def _table(value: object) -> Table:
     return cast("Table", value) if isinstance(value, Mapping) else {}
 
 
+def _amount(value: object) -> float | None:
+    """A number that can be counted; what is none, or is negative, was not reported."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < MOST_AMOUNT else None
+
+
 def _rows(value: object) -> list[Table]:
     return [_table(one) for one in cast("list[Any]", value)] if isinstance(value, list) else []
 
@@ -288,7 +320,7 @@ def _question(call: Table, options: object) -> Question:
     if paths := [one for one in places if isinstance(one, str)]:
         arguments["paths"] = paths
     return Question(
-        kind=kind if isinstance(kind, str) and kind.isidentifier() else "other",
+        kind=kind if isinstance(kind, str) and kind in KINDS else "other",
         title=arguments["title"],
         arguments=arguments,
         options={str(row.get("kind")): str(row.get("optionId")) for row in reversed(_rows(options))},
@@ -298,5 +330,5 @@ def _question(call: Table, options: object) -> Question:
 def _outcome(question: Question, allowed: bool | None) -> Table:
     option = None if allowed is None else question.option(allowed=allowed)
     if option is None:
-        return {"outcome": {"outcome": "cancelled"}}
+        return _CANCELLED
     return {"outcome": {"outcome": "selected", "optionId": option}}

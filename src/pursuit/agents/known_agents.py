@@ -72,16 +72,20 @@ async def probe(words: Sequence[str]) -> FoundAgent:
             process = await start_agent(words, Path(folder), USUAL_SURROUNDINGS, tag=f"probe-{Path(folder).name}")
         except CallFailed as error:
             return FoundAgent(command=list(words), problem=str(error))
-        connection = Connection(process)
+        connection, problem = Connection(process), None
         try:
-            with anyio.fail_after(PROBE_SECONDS):
-                await connection.initialize()
-        except (AgentGone, AgentRefused) as error:
-            return FoundAgent(command=list(words), problem=explained(error))
-        except TimeoutError:
-            return FoundAgent(command=list(words), problem=f"it did not answer within {PROBE_SECONDS:g} s")
+            async with process.draining():
+                with anyio.move_on_after(PROBE_SECONDS) as patience:
+                    try:
+                        await connection.initialize()
+                    except (AgentGone, AgentRefused) as error:
+                        problem = explained(error)
         finally:
             await process.aclose(at_once=True)
+        if patience.cancelled_caught:
+            problem = f"it did not answer within {PROBE_SECONDS:g} s"
+        if problem is not None:
+            return FoundAgent(command=list(words), problem=problem)
         able: Any = connection.capabilities.get("mcpCapabilities")
         kinds: Mapping[str, Any] = cast("Mapping[str, Any]", able) if isinstance(able, Mapping) else {}
         return FoundAgent(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -39,6 +39,7 @@ class AgentProcess:
         self._partial = bytearray()
         self._lines: list[bytes] = []
         self._errors = bytearray()
+        self._reading_errors = anyio.Lock()
 
     @classmethod
     async def start(cls, words: Sequence[str], *, cwd: Path, environment: Mapping[str, str]) -> AgentProcess:
@@ -101,25 +102,37 @@ class AgentProcess:
                 raise AgentGone(f"it sent a line of more than {LONGEST_LINE} bytes")
         return self._lines.pop(0)
 
-    async def drain_errors(self) -> None:
-        """Reads its standard error for as long as it is asked to, and keeps the end."""
-        if self._process.stderr is None:
-            return
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            while True:
-                self._errors += await self._process.stderr.receive()
-                del self._errors[:-KEPT]
+    @asynccontextmanager
+    async def draining(self) -> AsyncGenerator[None]:
+        """Reads its standard error during the block: an agent that writes much there would stop at a full pipe."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._drain_errors)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _drain_errors(self) -> None:
+        assert self._process.stderr is not None  # noqa: S101 - it was started with a pipe
+        gone = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
+        async with self._reading_errors:  # a stream has one reader at a time
+            with suppress(*gone):
+                while True:
+                    self._errors += await self._process.stderr.receive()
+                    del self._errors[:-KEPT]
 
     @property
     def code(self) -> int | None:
         """Its exit code, once it has ended."""
         return self._process.returncode
 
+    async def ended(self) -> None:
+        """Returns when it has ended with all that it started."""
+        await self._process.wait()
+
     async def why(self) -> str:
         """How its process ended, with the end of what it wrote to standard error."""
         with anyio.move_on_after(STOP_SECONDS, shield=True):
             await self._process.wait()
-            await self.drain_errors()
+            await self._drain_errors()
         code = self._process.returncode
         how = "it closed its standard output" if code is None else f"its process ended with exit code {code}"
         said = self._errors.decode(errors="replace").strip()

@@ -72,6 +72,9 @@ class AgentTurns:
     async def prepare(self) -> None:
         """Makes the workspace, once. Raises `WorkspaceFailed`."""
         if not self._prepared:
+            # `kill -9` of a process leaves the git that it ran: that would go on in the tree, and holds locks.
+            await self._end_leftovers()
+            self.workspace.tag = self._tag
             await self.workspace.prepare()
             self._prepared = True
 
@@ -100,7 +103,6 @@ class AgentTurns:
     async def recover(self, iteration: int) -> TurnEnd:
         """The end of a turn whose process died: what it left is ended, kept or rolled back."""
         why = "the process ended before the outcome was known; it was not sent again"
-        await self._end_leftovers()
         try:
             await self.prepare()
             before = await self.workspace.begun(iteration)
@@ -130,8 +132,7 @@ class AgentTurns:
         ended: tuple[TurnOutcome, str | None] = ("ok", None)
         connection = await self._connected() if self.settings.headless is None else None
         process = self._process or await self._started()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(process.drain_errors)
+        async with process.draining():
             with idle:
                 sign()
                 try:
@@ -146,7 +147,6 @@ class AgentTurns:
             if idle.cancelled_caught:
                 silence = f"{self.settings.turn_idle_seconds:g} s (turn_idle_seconds)"
                 ended = ("unknown", f"the agent gave no sign of life for {silence}")
-            tasks.cancel_scope.cancel()
         return ended
 
     async def _headless(
@@ -161,8 +161,7 @@ class AgentTurns:
                 sign()
         except AgentGone as error:
             code, why = process.code, str(error)
-        self._process = None
-        await process.aclose(at_once=True)
+        await self._end_now(process)
         self._cost = 0.0  # each process counts for itself
         if code is None or code > KILLED:
             return "unknown", f"the agent is gone: {why}"
@@ -170,7 +169,6 @@ class AgentTurns:
 
     async def _started(self) -> AgentProcess:
         """The agent's process. Raises `CallFailed`."""
-        await self._end_leftovers()
         workspace = self.workspace
         self._process = await start_agent(
             self.settings.argv, workspace.agent_folder, self._around, tag=self._tag, writes=[workspace.tree]
@@ -179,25 +177,33 @@ class AgentTurns:
 
     async def _connected(self) -> Connection:
         """The agent with its session, started if it does not run. Raises `CallFailed`."""
+        if self._process is not None and self._process.code is not None:
+            await self.aclose()  # it left between two turns: nothing was sent to it, so it is started again
         if self._connection is not None:
             return self._connection
         process = await self._started()
-        connection = Connection(process)
+        connection, problem = Connection(process), None
         try:
-            with anyio.fail_after(START_SECONDS):
-                await self._begin_session(connection)
-        except (AgentGone, AgentRefused, TimeoutError) as error:
-            self._process = None
-            await process.aclose(at_once=True)
-            raise CallFailed(
-                f"the agent {self.settings.argv[0]!r} cannot be used: {explained(error)}", sent=False
-            ) from None
+            async with process.draining():
+                with anyio.move_on_after(START_SECONDS) as patience:
+                    try:
+                        await self._begin_session(connection)
+                    except (AgentGone, AgentRefused) as error:
+                        problem = explained(error)
+                if patience.cancelled_caught:
+                    problem = f"it did not answer within {START_SECONDS:g} s"
         except BaseException:
-            self._process = None
-            await process.aclose(at_once=True)
+            await self._end_now(process)
             raise
+        if problem is not None:
+            await self._end_now(process)
+            raise CallFailed(f"the agent {self.settings.argv[0]!r} cannot be used: {problem}", sent=False)
         self._connection = connection
         return connection
+
+    async def _end_now(self, process: AgentProcess) -> None:
+        self._process = None
+        await process.aclose(at_once=True)
 
     async def _begin_session(self, connection: Connection) -> None:
         await connection.initialize()
@@ -318,8 +324,6 @@ async def start_agent(
 
 def explained(error: Exception) -> str:
     """Why an agent cannot be used, and what to do."""
-    if isinstance(error, TimeoutError):
-        return f"it did not answer within {START_SECONDS:g} s"
     if isinstance(error, AgentRefused) and error.code == AUTH_REQUIRED:
         return f"it wants you to log in: run it once by hand ({error})"
     return str(error)

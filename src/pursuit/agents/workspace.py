@@ -25,6 +25,7 @@ import anyio.to_thread
 
 from pursuit.core.mission import Workspace as Settings
 from pursuit.errors import InvalidArgument
+from pursuit.tasks.supervisor import TAG
 
 LONGEST_DIFF = 4 * 1024 * 1024
 """Bytes of a diff that are stored; git has all of it."""
@@ -72,6 +73,11 @@ class Workspace:
         self.git_dir = self.given / ".git"
         self.start = Snapshot(commit="", tree="")
         self.began_dirty = False
+        self.tag = ""
+        """What git carries in its environment while this process drives the mission: an orphan is found by it."""
+        names = [one.removeprefix("./").rstrip("/") for one in settings.protect]
+        globs = [one if "/" in one else f"**/{one}" for one in names]
+        self._globs = [*globs, *(f"{one}/**" for one in globs)]  # the name of a folder stands for all below it
         self._newest: Snapshot | None = None
         self._touched = True
         """Whether a protected file may differ from the start."""
@@ -111,6 +117,9 @@ class Workspace:
         """Makes the worktree, or finds the one that an earlier process made; one that is gone is made again."""
         await self.locate()
         await anyio.to_thread.run_sync(partial(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True))
+        if self.tag:
+            for lock in self.folder.glob("*.lock"):  # of git that was killed; the indexes here are ours alone
+                lock.unlink(missing_ok=True)
         found = await self.find("start")
         self.start = found or await self._begin()
         self.began_dirty = not await self._same(self.start.commit, "HEAD") if found is None else self.began_dirty
@@ -326,7 +335,7 @@ class Workspace:
         """The protected files that differ from the start: mode, blob and name as they were; mode 0 is none."""
         if not self.settings.protect or snapshot.tree == self.start.tree:
             return []
-        words = [f":(top,glob){one if '/' in one else f'**/{one}'}" for one in self.settings.protect]
+        words = [f":(top,glob){glob}" for glob in self._globs]
         raw = await self._git("diff-tree", "-r", "-z", "--no-renames", self.start.tree, snapshot.tree, "--", *words)
         fields = raw.split(b"\0")
         rows: list[tuple[bytes, bytes, bytes]] = []
@@ -337,8 +346,7 @@ class Workspace:
 
     def _may_be_protected(self, name: str) -> bool:
         """Whether git may find a name by one of the globs; here `*` matches more than there."""
-        globs = [one.replace("**/", "*") for one in self.settings.protect]
-        return any(fnmatchcase(name, glob if "/" in glob else f"*{glob}") for glob in globs)
+        return any(fnmatchcase(name, glob.replace("**/", "*")) for glob in self._globs)
 
     async def _protected_names(self, snapshot: Snapshot) -> list[str]:
         return [name.decode(errors="replace") for _, _, name in await self._protected(snapshot)]
@@ -347,8 +355,10 @@ class Workspace:
         await self._git("worktree", "add", "--quiet", "--force", "--detach", str(place), commit)
 
     async def _remove_tree(self, place: Path) -> None:
+        """Removes one worktree of ours; `prune` would also forget those of the user on a disk that is not there now."""
         await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
-        await self._git("worktree", "prune")
+        with suppress(WorkspaceFailed):  # there is none
+            await self._git("worktree", "remove", "--force", "--force", str(place))
 
     def _link(self, place: Path) -> None:
         for name in self.settings.link:
@@ -369,6 +379,8 @@ class Workspace:
         """What git says; `own` is with the repository's own directory, wherever it runs. Raises `WorkspaceFailed`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         environment |= {**_WHO, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+        if self.tag:
+            environment[TAG] = self.tag
         if own:
             environment["GIT_DIR"] = str(self.git_dir)
             environment["GIT_WORK_TREE"] = str(work_tree or self.top)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from pursuit.cli import show_problems
-from pursuit.cli.console import ENDED, EXIT, Screen
+from pursuit.cli.console import EXIT, Screen
 from pursuit.cli.context import Context, collect_garbage
 from pursuit.cli.drive import Drive
 from pursuit.cli.errors import root_cause
@@ -26,8 +28,10 @@ from pursuit.cli.show_problems import ended_attempt
 from pursuit.config.configuration import Configuration
 from pursuit.config.files import as_toml
 from pursuit.config.mission_file import load_mission_file
+from pursuit.config.surroundings import SESSION_VARIABLE
 from pursuit.core.attempts import AttemptState
-from pursuit.core.mission import parse_mission
+from pursuit.core.best_of import rivals
+from pursuit.core.mission import agents_of, parse_mission
 from pursuit.errors import (
     AttemptNotFound,
     Fault,
@@ -43,7 +47,6 @@ from pursuit.errors import (
 from pursuit.ledger.contract import Ledger
 from pursuit.problems.attempts import (
     Attempt,
-    attempts_at,
     checked_attempt_id,
     load_attempt,
     new_attempt_id,
@@ -51,14 +54,26 @@ from pursuit.problems.attempts import (
 )
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED, Catalogue, Found, discover, manifests_in, workspaces_of
-from pursuit.problems.comparison import attempt_row, problem_row, replay, targets_of
+from pursuit.problems.comparison import attempt_row, replay, targets_of
 from pursuit.problems.manifest import MANIFEST, Manifest
 from pursuit.problems.manifest_reading import read_manifest
-from pursuit.problems.missions import AGENTS, MACHINES, UNSOLVED, Plan, mission_for, proposer_for, server_of
-from pursuit.problems.scoring import scored_event
+from pursuit.problems.missions import (
+    AGENTS,
+    MACHINES,
+    UNSOLVED,
+    AgentsPlan,
+    Plan,
+    mission_for,
+    mission_for_agents,
+    proposer_for,
+    server_of,
+)
+from pursuit.problems.repositories import changed_files, make_repository
+from pursuit.problems.scoring import checked_submission, scored_event
 from pursuit.problems.secrecy import judging_digest, revealed_in
 from pursuit.runtime import OWN_FILES, Runtime
 from pursuit.sandbox import Sandbox
+from pursuit.service.comparison import compared
 from pursuit.service.queries import new_mission_id, require_id
 
 if TYPE_CHECKING:
@@ -179,6 +194,129 @@ class AttemptRun:
         if baseline is None or self._proposer.get("kind") not in MACHINES:
             return DEFAULT_ITERATIONS, most or DEFAULT_SECONDS
         return baseline.max_iterations, min(baseline.max_wall_clock_seconds, most or DEFAULT_SECONDS)
+
+
+class AgentsRun(AttemptRun):
+    """Attempts of coding agents at a problem with a repository, each in a worktree of its own.
+
+    One agent is a mission, several are the children of one. Each attempt has the id of its mission.
+    """
+
+    def __init__(
+        self, context: Context, problem: Manifest, *, agents: Sequence[str], inherit: Sequence[str], mode: str | None
+    ) -> None:
+        self._context = context
+        self._problem = problem
+        self._agents = [_agent(text, inherit) for text in agents]
+        self._mode = mode or "auto"
+        self._mission_id = new_mission_id()
+        self.attempt_id = attempt_of_mission(self._mission_id)
+        self._folder = context.folder_beside_ledger(OWN_FILES) / self.attempt_id
+
+    async def _work(self, runtime: Runtime, drive: Drive, file: Path, begun: list[str]) -> int:
+        try:
+            await make_repository(self._problem, self._folder)
+            mission_id = await drive.accept(runtime, load_mission_file(file), self._mission_id)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.with_suffix(".py").unlink(missing_ok=True)
+            raise
+        begun.append(mission_id)
+        drive.screen.note(f"if this is stopped, continue with: {self._context.command('resume', mission_id)}")
+        try:
+            async with progress(drive.screen) as see:
+                await runtime.service.run(mission_id, observer=see)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._open_attempts(runtime)
+        status = await runtime.service.status(mission_id)
+        found = await compared(runtime.service, self._problem, [])
+        mine = {row["session_id"] for row in status["workspace"].get("agents", ())} or {mission_id}
+        rows = [row for row in found["attempts"] if row["mission"] in mine]
+        if not drive.screen.answer({**status, "attempts": rows}):
+            show_problems.comparison(drive.screen, [{**found, "attempts": rows, "agents": []}])
+            drive.screen.next_step(f"compare: {self._context.command('problem', 'compare', str(self._problem.path))}")
+        return EXIT.get(status["status"], 0)
+
+    async def _open_attempts(self, runtime: Runtime) -> None:
+        """Opens the attempts of agents that handed nothing in, so that comparisons show them."""
+        state = await runtime.service.state(self._mission_id)
+        children = [child.session_id for _, child in rivals(state)]
+        for mission_id in children or [self._mission_id]:
+            with suppress(SessionNotFound):  # it was called off before it began
+                await _open_attempt(runtime, self._problem, mission_id)
+
+    def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
+        shared = ["--state", str(self._context.ledger_path().absolute())]
+        config = self._context.configuration_path()
+        if config is not None:
+            shared += ["--config", str(config)]
+        # Agents are told the command of a check: a file keeps the folder of the hidden tests out of it.
+        words = ["problem", "submit", str(self._problem.path), "--trust", *shared]
+        launcher = self._folder.with_suffix(".py")
+        write_whole(launcher, f"from pursuit.cli.main import main\n\nmain({words!r})\n")
+        plan = AgentsPlan(
+            agents=self._agents,
+            repository=str(self._folder),
+            submit=[sys.executable, str(launcher)],
+            max_iterations=max_iterations,
+            max_seconds=max_seconds or self._problem.budget.wall_seconds or DEFAULT_SECONDS,
+        )
+        return mission_for_agents(self._problem, plan)
+
+
+def _agent(text: str, inherit: Sequence[str]) -> dict[str, Any]:
+    """The table of an agent that is given as `[NAME=]COMMAND`."""
+    name, equals, words = text.partition("=")
+    named = bool(equals) and " " not in name.strip()
+    try:
+        command = shlex.split(words if named else text)
+    except ValueError as error:
+        raise ValidationFailed([Fault(field="--agent", reason=f"{text!r}: {error}")]) from None
+    if not command:
+        raise ValidationFailed([Fault(field="--agent", reason="needs a command, as in --agent 'qwen --acp'")])
+    label = name.strip() if named else " ".join(command)
+    return {"name": label[:100], "command": command, "inherit_env": list(inherit)}
+
+
+def attempt_of_mission(mission_id: str) -> str:
+    """The id of the attempt of a coding agent's mission."""
+    return f"attempt-{mission_id.removeprefix('mission-')}"
+
+
+async def _open_attempt(runtime: Runtime, problem: Manifest, mission_id: str) -> Attempt:
+    """The attempt of a coding agent's mission; it began when the mission did."""
+    service = runtime.service
+    state = await service.state(mission_id)
+    label, by = next((one.label for one in agents_of(state.mission)), ""), str(service.caller)
+    attempt_id, began = attempt_of_mission(mission_id), state.created_at
+    await Attempt(service.ledger, lambda: began, problem, attempt_id, by=by, label=label, mission=mission_id).open()
+    return Attempt(service.ledger, time.time, problem, attempt_id, by=by, label=label, mission=mission_id)
+
+
+def submit_folder(context: Context, problem: Manifest, folder: Path, *, label: str, trust: bool) -> int:
+    """Hands in what a folder has of a problem's repository, once, and judges it; the exit code says if it is solved.
+
+    The check of a mission submits for that mission, and prints nothing: its agent may read the output.
+    """
+    mission = os.environ.get(SESSION_VARIABLE)
+
+    async def work(runtime: Runtime) -> dict[str, Any]:
+        if mission is not None:
+            attempt = await _open_attempt(runtime, problem, mission)
+        else:
+            by = str(runtime.service.caller)
+            attempt = Attempt(runtime.service.ledger, time.time, problem, new_attempt_id(), by=by, label=label)
+        if (await attempt.open()).taken is None:
+            files = await anyio.to_thread.run_sync(changed_files, problem, folder)
+            await attempt.submit(checked_submission(problem, {"files": files}))
+        return await _judge(context, runtime, attempt.attempt_id, str(problem.path), (), wait=True, trust=trust)
+
+    found = context.drive(work) if mission is None else context.look(work)
+    targets, screen = found.pop("targets"), context.screen
+    if mission is None and not screen.answer(found):
+        show_problems.score(screen, found, targets)
+    return 0 if found["solved"] else UNSOLVED
 
 
 def is_unsettled(state: AttemptState) -> bool:
@@ -372,7 +510,7 @@ def compare_attempts(context: Context, problems: Sequence[Manifest], output: Pat
     unreadable: list[str] = []
 
     async def read(runtime: Runtime) -> list[dict[str, Any]]:
-        return [await _compared(runtime, problem, unreadable) for problem in problems]
+        return [await compared(runtime.service, problem, unreadable) for problem in problems]
 
     found = context.look(read)
     screen = context.screen
@@ -384,20 +522,6 @@ def compare_attempts(context: Context, problems: Sequence[Manifest], output: Pat
     show_problems.comparison(screen, found)
     for why in unreadable:
         screen.note(f"left out: {why}")
-
-
-async def _compared(runtime: Runtime, problem: Manifest, unreadable: list[str]) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = []
-    version = await anyio.to_thread.run_sync(judging_digest, problem)
-    for state in await attempts_at(runtime.service.ledger, {problem.problem_id}, unreadable):
-        spent: Mapping[str, Any] | None = None
-        over = state.opened.mission is not None
-        if state.opened.mission is not None:
-            with suppress(SessionNotFound):  # forgotten since; only an ended mission can be
-                status = await runtime.service.status(state.opened.mission)
-                spent, over = status["budget"]["used"], status["status"] in ENDED
-        rows.append(attempt_row(problem, state, spent, version=version, mission_over=over, now=time.time()))
-    return problem_row(problem, rows)
 
 
 def replay_attempt(

@@ -346,7 +346,9 @@ class Drive:
         say, mission_id = self.context.command, status["session_id"]
         match (status["status"], status.get("waiting_for")):
             case ("completed" | "terminated", _):
-                return f"see it again: {say('report', mission_id)}"
+                workspace: dict[str, Any] = status.get("workspace") or {}
+                take = f"take it over: {say('workspace', 'apply', mission_id)}; " if "branch" in workspace else ""
+                return f"{take}see it again: {say('report', mission_id)}"
             case (_, "proposal"):
                 return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
             case (_, "approval"):

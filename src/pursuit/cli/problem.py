@@ -29,7 +29,7 @@ ProblemId = Annotated[
 KindOption = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", autocompletion=problem_kinds, help="Only text, decision, optimization or mcp problems."
+        metavar="KIND", autocompletion=problem_kinds, help="Only text, decision, optimization, mcp or coding problems."
     ),
 ]
 TagOption = Annotated[list[str] | None, typer.Option(help="Only problems with this tag; repeatable, all must match.")]
@@ -157,7 +157,7 @@ def serve(
 ) -> None:
     """Serve a problem: to one agent over stdio, or to many over HTTP."""
     from pursuit.cli.attempts import check_attempt, find_problem, serve_problem
-    from pursuit.errors import ValidationFailed
+    from pursuit.errors import Fault, ValidationFailed
     from pursuit.policy.rules import parse_mode
     from pursuit.problems.catalogue import workspaces_of
     from pursuit.server import logs
@@ -170,6 +170,9 @@ def serve(
     problem = find_problem(problem_id, directory or ())
     if not trust:
         context.require_trust(*workspaces_of(problem))
+    if over_http and problem.repository is not None and problem.scorer.isolation is None:
+        reason = "its judge runs the code that clients submit; give it [scorer] isolation, or serve it over stdio"
+        raise ValidationFailed([Fault(field="--http", reason=reason)], reason)
     attempt_id = check_attempt(context, problem, attempt, label=label, mission=mission)
     door = None
     if over_http:
@@ -215,17 +218,54 @@ def attempt(
     ] = None,
     max_iterations: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum iterations.")] = None,
     max_seconds: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="Maximum seconds.")] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]COMMAND",
+            help="Coding agent for a problem with a repository, such as 'qwen --acp'; several work side by side.",
+        ),
+    ] = None,
+    inherit_env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Variable or glob that the agents get too; repeatable.")
+    ] = None,
     directory: DirOption = None,
     mode: ModeOption = None,
 ) -> int:
     """Run a mission on a problem, and score it."""
-    from pursuit.cli.attempts import AttemptRun, find_problem
+    from pursuit.cli.attempts import AgentsRun, AttemptRun, find_problem
+    from pursuit.errors import Fault, ValidationFailed
+    from pursuit.problems.catalogue import workspaces_of
+
+    if agent and (proposer or label):
+        fault = Fault(field="--agent", reason="is instead of --proposer; --label is the NAME in --agent NAME=COMMAND")
+        raise ValidationFailed([fault], str(fault))
+    problem = find_problem(problem_id, directory or ())
+    context.trust_here(*workspaces_of(problem))
+    if agent:
+        run = AgentsRun(context, problem, agents=agent, inherit=inherit_env or (), mode=mode)
+    else:
+        run = AttemptRun(context, problem, proposer=proposer, label=label, mode=mode)
+    return run.run(max_iterations=max_iterations, max_seconds=max_seconds)
+
+
+@command(app)
+def submit(
+    context: Context,
+    *,
+    problem_id: ProblemId,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="The repository with your changes.")] = Path(),
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Name for comparisons.")] = "",
+    directory: DirOption = None,
+    trust: _TrustOption = False,
+) -> int:
+    """Hand in a folder as an attempt at a coding problem, and score it."""
+    from pursuit.cli.attempts import find_problem, submit_folder
     from pursuit.problems.catalogue import workspaces_of
 
     problem = find_problem(problem_id, directory or ())
-    context.trust_here(*workspaces_of(problem))
-    run = AttemptRun(context, problem, proposer=proposer, label=label, mode=mode)
-    return run.run(max_iterations=max_iterations, max_seconds=max_seconds)
+    if not trust:
+        context.require_trust(*workspaces_of(problem))
+    return submit_folder(context, problem, folder, label=label, trust=trust)
 
 
 @command(app)

@@ -158,7 +158,7 @@ async def logs(
         await _show_end(service, mission_id, context.screen, interrupted=True)
 
 
-@command(app, epilog="Examples:  pursuit report ID -o report.html   pursuit report ID -o trials.csv")
+@command(app, epilog="Examples:  pursuit report ID -o report.html   pursuit report ID --full -o mission.html")
 def report(
     context: Context,
     *,
@@ -172,12 +172,22 @@ def report(
         ),
     ] = None,
     output: OutputOption = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="HTML with the timeline: every call with its arguments and result, to share.")
+    ] = False,
     force: ForceOption = False,
 ) -> None:
     """Show the report of a mission, the final one if the mission has ended; or write its trials as a table."""
-    from pursuit.cli.reports import format_of, show_report, show_trials
+    from pursuit.cli.reports import format_of, show_report, show_trials, write_share
+    from pursuit.errors import InvalidArgument
 
     wanted = format_of(form, output, as_json=context.json)
+    if full:
+        if wanted != "html" or output is None:
+            raise InvalidArgument("--full: it is an HTML file; name one with -o FILE.html", field="--full")
+        context.check_output(output, force=force)
+        write_share(context, mission_id, output)
+        return
     if output is not None:
         context.check_output(output, force=force)
     if wanted in ("csv", "parquet"):

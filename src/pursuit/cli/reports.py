@@ -84,6 +84,17 @@ def show_report(screen: Screen, mission_id: str, report: Mapping[str, Any], form
         screen.plain(rendered(report, form).rstrip("\n"))
 
 
+def write_share(context: Context, mission_id: str, output: Path) -> None:
+    """Writes the file that is handed on: the report with the timeline and each call whole."""
+    from pursuit.page.share import render_share
+    from pursuit.service.sharing import everything
+
+    found = context.look(lambda runtime: everything(runtime.service, mission_id))
+    write_whole(output, render_share(found))
+    context.screen.answer({"session_id": mission_id, "format": "html", "file": clean(output)})
+    context.screen.fact("wrote", f"{output} ({output.stat().st_size:,} bytes)")
+
+
 def write_reports(context: Context, mission_id: str, report: Mapping[str, Any]) -> dict[str, str]:
     """Writes all three forms beside the ledger and returns their paths by form."""
     folder = _folder(context)

@@ -16,7 +16,13 @@ from pursuit.cli.context import Context, Interrupted, NoLedger, WithContext, com
 from pursuit.cli.options import ModeOption, mission_ids
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.routing import Route
+
     from pursuit.errors import Fault
+    from pursuit.page import Sessions
+    from pursuit.runtime import Runtime
     from pursuit.server.bind import HttpBinding
     from pursuit.server.tokens import Right, Scope, Tokens
 
@@ -129,7 +135,12 @@ def serve(
 
     async def work() -> None:
         runtime = context.driving(mode, only=mission_id)
-        await serving(runtime, door, gateway=options, listening=print_address(context, door))
+        sessions = None
+        if door is not None and door.unix_socket is None:  # a browser opens no unix socket
+            sessions = sessions_of(context)
+        page = None if sessions is None else page_over(sessions)
+        listening = print_address(context, door, sessions)
+        await serving(runtime, door, gateway=options, page=page, listening=listening)
 
     serve_until_stopped(work, hang_up=not reloads)
 
@@ -205,23 +216,90 @@ def http_door(
     )
 
 
-def print_address(context: Context, door: HttpBinding | None) -> Callable[[str], None]:
-    """A callback that prints a token that was made for the server, and with `--json` the server's address."""
+def print_address(
+    context: Context, door: HttpBinding | None, sessions: Sessions | None = None
+) -> Callable[[str], None]:
+    """A callback that prints a token that was made for the server, and with `--json` the server's address.
+
+    The link that signs in to the page goes to a terminal, and not into the log of a service.
+    """
 
     def listening(url: str) -> None:
         if door is None:
             return
+        root = None if sessions is None else sessions.serve_at(url)
+        link = {} if sessions is None or root is None else {"page": sessions.link(root)}
         where = {} if door.unix_socket is None else {"socket": str(door.unix_socket)}
         made = {} if door.new_token is None else {"token": door.new_token}
         screen = context.screen
-        if screen.answer({"transport": "http", "url": url, **where, **made}) or door.new_token is None:
+        if screen.answer({"transport": "http", "url": url, **where, **made, **link}):
             return
-        screen.fact("token", door.new_token)
-        screen.fact("header", f"Authorization: Bearer {door.new_token}")
-        screen.fact("kept in", tokens_of(context).local_file)
-        screen.fact("for a client", context.command("install", "CLIENT", "--http"))
+        if door.new_token is not None:
+            screen.fact("token", door.new_token)
+            screen.fact("header", f"Authorization: Bearer {door.new_token}")
+            screen.fact("kept in", tokens_of(context).local_file)
+            screen.fact("for a client", context.command("install", "CLIENT", "--http"))
+        if link and sys.stdout.isatty():
+            screen.fact("page", link["page"])
 
     return listening
+
+
+def sessions_of(context: Context) -> Sessions:
+    """The sessions of the page over the ledger of this folder."""
+    from pursuit.page import Sessions
+
+    return Sessions.beside(tokens_of(context))
+
+
+def page_over(sessions: Sessions) -> Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]]:
+    """What opens the page over a runtime."""
+    from functools import partial
+
+    from pursuit.page import open_page
+
+    return partial(open_page, sessions=sessions)
+
+
+@command(app, epilog="Example:  pursuit page --no-browser")
+def page(
+    context: Context,
+    *,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open it in a browser, or only print it.")
+    ] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port, if nothing serves yet; 0 takes any free one.")] = 0,
+) -> None:
+    """Open the page: what runs, why it waits, what it cost, and a yes or no.
+
+    Where `pursuit serve --http` serves this ledger already, its page is opened. Else this command serves the page
+    alone, until Ctrl-C; it drives no mission.
+    """
+    from pursuit.server.bind import HttpBinding
+    from pursuit.server.serve import serve_page
+
+    context.existing_ledger()
+    tokens, sessions = tokens_of(context), sessions_of(context)
+
+    def show(root: str) -> None:
+        link = sessions.link(root)
+        context.screen.answer({"page": link})
+        context.screen.fact("page", link)
+        if browser and not context.json:
+            import webbrowser
+
+            webbrowser.open(link)
+
+    if (root := sessions.served()) is not None:
+        show(root)
+        return
+    context.trust_here()
+    door = HttpBinding(port=port, tokens=tokens, operators=tokens)
+
+    async def work() -> None:
+        await serve_page(context.driving(), door, page_over(sessions), lambda url: show(sessions.serve_at(url)))
+
+    serve_until_stopped(work)
 
 
 @token_app.callback(epilog="Example:  pursuit token --name laptop")

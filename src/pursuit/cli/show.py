@@ -7,15 +7,25 @@ one row per line.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from pursuit.cli.console import ENDED, MARKS, STYLES, Screen, budget_parts, clean, counted, line, of_cap
+from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, clean, counted, line, of_cap
 from pursuit.cli.context import Context
 from pursuit.core.report import way_on
 from pursuit.core.state import MissionState
 from pursuit.errors import SessionTerminal
-from pursuit.reports.wording import compact, figure, local_iso, moment, number, reason, seconds_between, span
+from pursuit.reports.wording import (
+    best_words,
+    compact,
+    evidence_words,
+    figure,
+    local_iso,
+    moment,
+    seconds_between,
+    span,
+    why,
+)
 
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
@@ -30,29 +40,6 @@ def mission(screen: Screen, status: Mapping[str, Any]) -> None:
         _mission_plain(screen, status)
 
 
-def why(status: Mapping[str, Any]) -> str:
-    """One sentence on why a mission has its status."""
-    if "placement" in status:
-        return status["placement"]
-    if status["status"] == "interrupted":
-        return "no process drives it"
-    if "failure" in status and status["status"] == "failed":
-        return f"{status['failure']} (the trace is in the ledger)"
-    if "waiting_for" in status:
-        detail = f" ({status['waiting_detail']})" if "waiting_detail" in status else ""
-        if any("expired" in row for row in status["pending_approvals"]):
-            return f"waiting for {status['waiting_for']}{detail}; its question has expired, which counts as no"
-        until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
-        return f"waiting for {status['waiting_for']}{detail}{until}"
-    if "paused_reason" in status:
-        return line(status["paused_reason"])
-    if status["status"] in ENDED:
-        words = reason(status.get("verdict_reason"))
-        error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
-        return f"{words.removesuffix('.')}: {line(error)}" if error else words
-    return ""
-
-
 def _model_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     """What a language model read from its provider's cache, what is only estimated, and its notes."""
     if row := status.get("model"):
@@ -62,23 +49,6 @@ def _model_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact("model", said)
     for note in status.get("notes", ()):
         screen.fact("note of the model", line(note, 500))
-
-
-def best_words(found: Mapping[str, Any] | None) -> str:
-    """The best point that keeps all limits, and what a better one violates; empty before there is a point."""
-    row: Mapping[str, Any] = found or {}
-    words: list[str] = []
-    if row.get("feasible"):
-        mean = f", mean of {row['times']} calls" if "times" in row else ""
-        words.append(
-            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} "
-            f"(iteration {row['iteration'] + 1}{mean})"
-        )
-    if beyond := row.get("infeasible"):
-        broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
-        head = "" if words else f"no point keeps all limits; {row['metric']} "
-        words.append(f"{head}{figure(beyond['value'])} in iteration {beyond['iteration'] + 1} violates {broken}")
-    return "; ".join(words)
 
 
 def way_on_from(context: Context, mission_id: str, state: MissionState) -> str:
@@ -125,7 +95,8 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
     screen.fact("proposer", status["proposer"])
     _model_plain(screen, status)
-    _workspace_plain(screen, status)
+    for label, text in _workspace_facts(screen, status):
+        screen.fact(label, text)
     if "mode" in status:
         screen.fact("policy mode", f"{status['mode']} (kept by resume)")
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
@@ -137,20 +108,23 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact("warning", warning)
 
 
-def _workspace_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+def _workspace_facts(screen: Screen, status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Where an agent works, what its last turn changed, and the branch of the result."""
     row = status.get("workspace")
     if row is None:
         return
-    screen.fact("workspace", row["path"])
+    yield "workspace", row["path"]
     if row["turns"]:
         last = row["turns"][-1]
         diff = f"; {screen.command('workspace', 'diff', status['session_id'], '--turn', str(last['iteration']))}"
-        screen.fact("last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}")
+        yield "last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}"
     if row["protected_turns"]:
-        screen.fact("protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count")
+        yield "protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count"
+    for one in row.get("agents", ()):
+        state = "won" if one["won"] else "completed" if one["completed"] else "did not meet the criteria"
+        yield "agent", f"{one['agent']} {state} ({one['session_id']})"
     if "branch" in row:
-        screen.fact("branch", row["branch"])
+        yield "branch", row["branch"]
 
 
 def _relatives_plain(screen: Screen, status: Mapping[str, Any]) -> None:
@@ -173,6 +147,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.show(Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2)))
     words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
+    for label, text in _workspace_facts(screen, status):
+        screen.show(Padding(Text(f"{label} {line(text, 400)}"), (0, 0, 0, 2)))
     if "parent" in status:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
     if status["status"] == "interrupted":
@@ -223,37 +199,16 @@ def criteria_table(status: Mapping[str, Any]) -> Any:
         table.add_row(
             name,
             Text(line(row["description"], 90)),
-            Text(_evidence(row), style=style),
+            Text(evidence_words(row), style=style),
             Text(f"{line(source['tool'], 30)} in iteration {source['iteration'] + 1}" if source else "", style="dim"),
         )
     return table
 
 
-def _evidence(row: Mapping[str, Any]) -> str:
-    """The evidence of a criterion, as short as possible."""
-    evidence: Any = row["evidence"]
-    if not isinstance(evidence, dict):
-        return line(compact(evidence), 60)
-    facts = cast("dict[str, Any]", evidence)
-    if "count" in facts:
-        return f"seen {counted(facts['count'], 'time')}"
-    if isinstance(facts.get("met"), bool):
-        parts = {name: cast("dict[str, Any]", part) for name, part in facts.items() if isinstance(part, dict)}
-        return line(", ".join(_judged(name, part) for name, part in parts.items()), 60)
-    value = next((facts[key] for key in ("error", "value", "reason") if facts.get(key) is not None), facts)
-    return line(compact(value), 60) if number(value) is None else figure(value, number(facts.get("target")))
-
-
-def _judged(name: str, part: Mapping[str, Any]) -> str:
-    """What one expectation of a check came to: `exit code 1`, `succeeded: no`."""
-    name, value = name.replace("_", " "), part.get("value")
-    return f"{name}: {'yes' if part.get('met') else 'no'}" if value is None else f"{name} {figure(value)}"
-
-
 def _proof(row: Mapping[str, Any]) -> str:
     source = row["source"]
     origin = f" from {source['tool']} in iteration {source['iteration'] + 1}" if source else ""
-    return f" [{_evidence(row)}{origin}]"
+    return f" [{evidence_words(row)}{origin}]"
 
 
 def _aim(row: Mapping[str, Any]) -> str:

@@ -45,8 +45,9 @@ def worker(
 
     from pursuit import __version__
     from pursuit.cli.task_run import seconds_of
+    from pursuit.core.mission import QUEUE
     from pursuit.errors import Fault, ValidationFailed
-    from pursuit.ledger.placement import QUEUE, QUEUE_NAME
+    from pursuit.ledger.placement import QUEUE_NAME
     from pursuit.server import logs
 
     given: dict[str, Any] = {"version": __version__, "queues": queue or [QUEUE], "concurrency": concurrency}
@@ -160,17 +161,8 @@ def drain(
 ) -> None:
     """Let a worker finish what it does and end; its other missions go on elsewhere."""
     _require_shared(context)
-    context.look(lambda runtime: _drain(context, runtime.placement, name))
+    from pursuit.service.worker import drain as order
 
-
-async def _drain(context: Context, placement: Placement | None, name: str) -> None:
-    from pursuit.errors import InvalidArgument
-    from pursuit.ledger.placement import CONTROL, DRAIN, Requirements
-
-    assert placement is not None  # noqa: S101 - the ledger is shared
-    known = [one.name for one in (await placement.health()).workers if one.live]
-    if name not in known:
-        raise InvalidArgument(f"no live worker is called {name[:80]!r}; there are: {', '.join(known) or 'none'}")
-    await placement.enqueue(f"{CONTROL}{name}:{DRAIN}", Requirements(f"{CONTROL}{name}"))
+    context.look(lambda runtime: order(runtime.service, name))
     context.screen.answer({"draining": name})
     context.screen.fact("draining", name)

@@ -222,6 +222,9 @@ def mission_schema() -> Schema:
     search = schema["definitions"]["SearchProposer"]
     search["properties"]["tool"] = search["properties"]["tool_name"]  # both names are read
     search["required"] = ["kind"]
+    agent = schema["definitions"]["AgentProposer"]
+    rows = schema["definitions"]["BestOfProposer"]["properties"]["agents"]
+    rows["items"] = {key: value for key, value in agent.items() if key != "required"}  # `kind` is known there
     properties = schema["properties"]
     properties["proposer"] = {"anyOf": [TEXT, properties["proposer"]]}
     properties["pace"] = {"anyOf": [NUMBER, properties["pace"]]}

@@ -107,6 +107,10 @@ def _tried(program: str | None) -> str:
     return "" if tried.returncode == 0 else f"isolation does not work here: {said or tried.returncode}"
 
 
+SESSION_VARIABLE = "PURSUIT_SESSION_ID"
+"""Tells the command of a check which mission it is for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What a command gets. `env` has references, which are resolved when the command starts, and stays out of `repr`.

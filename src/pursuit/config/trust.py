@@ -27,7 +27,7 @@ from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.servers import ServerConfig
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
-from pursuit.core.mission import AgentProposer
+from pursuit.core.mission import agents_of
 from pursuit.errors import Fault, NotTrusted, ValidationFailed
 from pursuit.ledger.opening import is_address, without_password
 
@@ -35,6 +35,8 @@ TRUST_VARIABLE = "PURSUIT_TRUST"
 """With the value 1, everything is trusted and nothing is recorded: for CI."""
 LONGEST_LINE = 300
 CONTINUES = "continues the missions of this ledger, with the commands of their checks"
+
+_NOTES = {"unattended": "asks no permission", "in_place": "changes your own files"}
 
 Starts = Mapping[str, str]
 """What is started: a line for a person by its digest."""
@@ -53,12 +55,16 @@ def started(kind: str, name: str, words: Sequence[str], **more: Any) -> tuple[st
     """One thing that is started: its digest, and its line. `more` is what else decides what runs."""
     given = {key: value for key, value in more.items() if value}
     body = json.dumps([kind, name, list(words), given], sort_keys=True, default=str)
-    variables = ", ".join(given.get("env", ()))
+    inherit = given.get("inherit", ())
+    notes = [f"sets {', '.join(given['env'])}"] if "env" in given else []
+    notes += [f"gets {'all of your variables' if inherit is True else ', '.join(inherit)}"] if inherit else []
+    notes += [f"works in {given['path']}"] if "path" in given else []
+    notes += [note for key, note in _NOTES.items() if key in given]
     shown = f"{kind} {name}: {shlex.join(words)}".replace("\n", " ")
     if len(shown) > LONGEST_LINE:
         shown = f"{shown[:LONGEST_LINE]}\u2026 ({len(shown)} characters)"
     return hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest(), shown + (
-        f" (sets {variables})" if variables else ""
+        f" ({', '.join(notes)})" if notes else ""
     )
 
 
@@ -99,7 +105,12 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
         rows.append(started("model", "of clients", [configuration.model]))
     if (notify := configuration.notify) is not None:
         words = notify.command or (notify.webhook or "",)
-        rows.append(started("notification", "of missions", words, webhook=notify.webhook))
+        key, line = started("notification", "of missions", words, webhook=notify.webhook)
+        rows.append((key, f"{line}, and {notify.webhook}" if notify.command and notify.webhook else line))
+    if (around := _surroundings(configuration.surroundings)) and any(around.values()):
+        rows.append(started("environment", "of the checks of mission files, and of notifications", (), **around))
+    for kind, place in configuration.tracking.items():
+        rows.append(started("tracking", kind, [place]))
     if configuration.state is not None and is_address(configuration.state):
         rows.append(started("ledger", "of missions", [without_password(configuration.state)]))
     if (oauth := configuration.oauth) is not None:
@@ -117,8 +128,12 @@ def of_mission(file: MissionFile) -> Workspace:
     for criterion in file.mission.criteria:
         if isinstance(criterion, Check) and criterion.command is not None:
             rows.append(started("check", criterion.criterion_id, criterion.command, cwd=criterion.cwd))
-    if isinstance(file.mission.proposer, AgentProposer):
-        rows.append(started("proposer", "agent", file.mission.proposer.argv))
+    agents, workspace = agents_of(file.mission), file.mission.workspace
+    where = {} if workspace is None else workspace.model_dump(include={"path", "in_place"}, exclude_defaults=True)
+    for agent in agents:
+        name = "agent" if len(agents) == 1 else f"agent {agent.label}"
+        more = {"inherit": agent.inherit_env, "unattended": agent.command and agent.unattended, **where}
+        rows.append(started("proposer", name, agent.argv, **more))
     model = getattr(file.mission.proposer, "model", None)
     if model is not None:
         rows.append(started("proposer", "model", [str(model)]))

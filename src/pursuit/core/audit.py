@@ -22,7 +22,9 @@ MOST_ITEMS = 50
 DEEPEST = 6
 
 _SECRET = re.compile(
-    r"pass(word|wd|phrase)?$|secret|token|api_?key|authori[sz]ation|credential|cookie|private_?key", re.I
+    r"pass(word|wd|phrase)|(?<![a-z])(pass|pwd)$|secret|token|(api|access|private|signing)[ _-]?key|authori[sz]ation"
+    r"|bearer|credential|cookie",
+    re.I,
 )
 
 

@@ -141,8 +141,9 @@ class BestPoints:
         self.noisy = None if said is None else bool(said)
         """Whether equal calls of a search give different values; None while that is not known."""
         self._reports: dict[str, set[str]] = {}
-        self.names = frozenset([*(goal.metric for goal in self._goals.values()), *(o.metric for o in self._limits)])
-        """The metrics that matter here."""
+        named = (one.metric for one in (*self._goals.values(), *self._limits))
+        self.names = tuple(dict.fromkeys(named))
+        """The metrics that matter here, in an order that no process changes: a model is sent them."""
 
     def has_retests(self, tool: str) -> bool:
         """Whether the winners of this tool, which a search calls, are measured again: there may be noise."""

@@ -11,11 +11,11 @@ from typing import Any, Literal, cast
 
 from pursuit.core.budgets import POOLED, RemainingBudget, child_id, is_spawn, reservation
 from pursuit.core.criteria import Check
-from pursuit.core.mission import SPAWN, Fleet, Mission, MissionPolicy, ModelProposer
+from pursuit.core.mission import AGENT, SPAWN, BestOfProposer, Fleet, Mission, MissionPolicy, ModelProposer
 from pursuit.core.state import MissionState
 from pursuit.errors import Fault, ValidationFailed
 
-AUTHORED = frozenset({"script", "repeat", "search"})
+AUTHORED = frozenset({"script", "repeat", "search", "best_of"})
 """The proposers whose calls the operator wrote; a replay has those of the mission that it was recorded from."""
 COMPLETED, TERMINATED = "mission_completed", "mission_terminated"
 _GLOB = frozenset("*?[")
@@ -102,14 +102,17 @@ def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) ->
     parent = state.mission
     rules = [rule.model_dump(mode="json") for rule in parent.observe if any(fnmatchcase(t, rule.tool) for t in tools)]
     own = cast("list[Any]", args["observe"]) if isinstance(args.get("observe"), list) else []
+    agent = _is_agent(args)
     data = {
         **args,
-        "tool_allowlist": list(tools) or [SPAWN],
+        "tool_allowlist": list(tools) or (None if agent else [SPAWN]),
         "observe": [*rules, *own],
         "allow_scripted_strategies": parent.allow_scripted_strategies,
     }
     if not parent.lessons:
         data["lessons"] = False
+    if agent and parent.workspace is not None:
+        data["workspace"] = parent.workspace.model_dump(mode="json")
     wall_clock = state.cap("max_wall_clock_seconds")
     budget = args.get("budget")
     if isinstance(budget, Mapping) and wall_clock is not None:
@@ -139,7 +142,8 @@ def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], lis
     theirs = [tool for tool in state.tools if tool != SPAWN]
     words = args.get("tool_allowlist")
     if words is None:
-        return theirs, [] if theirs else [Fault(field="tool_allowlist", reason="the parent has no tools to share")]
+        none = Fault(field="tool_allowlist", reason="the parent has no tools to share")
+        return theirs, [] if theirs or _is_agent(args) else [none]
     found: dict[str, None] = {}
     faults: list[Fault] = []
     for place, word in enumerate(cast("list[Any]", words) if isinstance(words, list) else [words]):
@@ -151,6 +155,11 @@ def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], lis
     if not found and not faults and args.get("fleet") is None:
         faults.append(Fault(field="tool_allowlist", reason="a child needs a tool"))
     return list(found), faults
+
+
+def _is_agent(args: Mapping[str, Any]) -> bool:
+    given = args.get("proposer")
+    return isinstance(given, Mapping) and cast("Mapping[str, Any]", given).get("kind") == AGENT
 
 
 def _means(word: str, tool: str) -> bool:
@@ -165,6 +174,10 @@ def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault
     kind = cast("Mapping[str, Any]", given).get("kind") if isinstance(given, Mapping) else given
     if given is None and not isinstance(state.mission.proposer, ModelProposer):
         return [Fault(field="proposer", reason="must be given: the parent has no model that the child could use")]
+    if kind == AGENT:
+        rivals = state.mission.proposer.agents if isinstance(state.mission.proposer, BestOfProposer) else []
+        if not any(given == one.model_dump(mode="json") for one in rivals):
+            return [Fault(field="proposer", reason='a child is an agent only where proposer.kind = "best_of" names it')]
     if kind in ("client", "sampling"):
         return [Fault(field="proposer", reason=f"a child has no client that could propose ({kind})")]
     if kind == "script" and not is_authored(state):
@@ -175,10 +188,11 @@ def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault
 def _check_faults(state: MissionState, child: Mission) -> list[Fault]:
     """A child runs no command of its own, and a model sets none of the keys that only the operator may set."""
     faults: list[Fault] = []
+    best_of = isinstance(state.mission.proposer, BestOfProposer)  # its children have its own criteria
     for place, check in enumerate(child.criteria):
         if not isinstance(check, Check):
             continue
-        if check.command is not None:
+        if check.command is not None and not (best_of and check in state.mission.criteria):
             faults.append(Fault(field=f"criteria[{place}].command", reason="a child runs no command of its own"))
         if not is_authored(state) and (check.idempotent or check.expect.file is not None):
             reason = "only the operator says that a check may be repeated, or looks for files"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from pursuit.core import best_of
 from pursuit.core.confirmation import Confirmation
 from pursuit.core.criteria import (
     MAX_CONFIRM,
@@ -22,6 +23,7 @@ from pursuit.core.criteria import (
     ToolCallSucceeded,
 )
 from pursuit.core.events import CriterionResult, CriterionStatus, Source
+from pursuit.core.mission import BestOfProposer
 from pursuit.core.series import Gap, Point, holds
 from pursuit.core.state import MissionState
 
@@ -39,6 +41,8 @@ class Answer:
 
 def evaluate(state: MissionState, answers: Mapping[str, Answer]) -> list[CriterionResult]:
     """Every criterion, in the order of the mission; a check without an answer was not due."""
+    if isinstance(state.mission.proposer, BestOfProposer):
+        return best_of.results(state)
     return [evaluate_one(state, criterion, answers.get(criterion.criterion_id)) for criterion in state.mission.criteria]
 
 
@@ -62,9 +66,9 @@ def check_is_due(state: MissionState) -> bool:
 
 
 def out_of_reach(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> str | None:
-    """The required check that reports that it can never be met any more, or None."""
-    checks = {criterion.criterion_id for criterion in criteria if criterion.required and isinstance(criterion, Check)}
-    said = (one for one in results if one.criterion_id in checks and one.status == "unmet")
+    """The required criterion that can never be met any more, as a check or the end of all agents says, or None."""
+    said_by = {one.criterion_id for one in criteria if one.required and not isinstance(one, Predicate)}
+    said = (one for one in results if one.criterion_id in said_by and one.status == "unmet")
     return next((one.criterion_id for one in said if one.evidence.get("never") is True), None)
 
 

@@ -407,7 +407,8 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it.
 
     A mission that waits for its model asks it again at `until`, or then its `fallback` of that number; `lost` requests
-    were sent and not answered. `window` is what the model takes at most, if it refused a request as too long.
+    were sent and not answered. `not_before` is when the provider wants to be asked again, and `window` what the model
+    takes at most, if it refused a request as too long.
     """
 
     waiting_for: WaitingFor
@@ -415,6 +416,7 @@ class WaitBegan(Event, frozen=True, kw_only=True):
     until: float | None = None
     fallback: int | None = None
     lost: int = 0
+    not_before: float | None = None
     window: int | None = None
     elapsed: float = 0.0
 

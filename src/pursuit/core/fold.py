@@ -14,7 +14,8 @@ import msgspec
 
 from pursuit.core.approvals import GRANTS, Approval, Yes, agreed, is_granted, pending
 from pursuit.core.best import Measured
-from pursuit.core.budgets import give_back, learnt, lend
+from pursuit.core.budgets import child_id, give_back, learnt, lend
+from pursuit.core.child_admission import COMPLETED
 from pursuit.core.confirmation import Measurement
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
@@ -111,6 +112,7 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     call.digest, call.error = event.digest, event.error
     if call.task is not None:
         give_back(state, call, event)
+        _child_ended(state, call, event)
     if call.tool == AGENT_TURN and isinstance(state.mission.proposer, AgentProposer):
         _turn_settled(state, call, event)
     if event.outcome == "ok" and call.purpose != "check":  # what the runtime asks itself is no work of the mission
@@ -125,6 +127,15 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
+
+
+def _child_ended(state: MissionState, call: CallRecord, event: CallSettled) -> None:
+    """What a child came to; only the runtime's own event about its end counts."""
+    child = state.children.get(child_id(call.task or ""))
+    if child is None or event.outcome != "ok":
+        return
+    child.completed = any(one.get("event_name") == COMPLETED for one in event.events)
+    child.metrics = dict(leaves(event.metrics))
 
 
 def _turn_settled(state: MissionState, call: CallRecord, event: CallSettled) -> None:
@@ -594,6 +605,8 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
         state.fallback = state.fallback if event.fallback is None else event.fallback
         if event.window is not None and state.asked_of is not None:
             state.windows[state.asked_of] = event.window
+        if event.not_before is not None and state.asked_of is not None:
+            state.not_before[state.asked_of] = event.not_before
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:

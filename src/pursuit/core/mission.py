@@ -29,6 +29,11 @@ READ_RESULT = f"{OWN_SERVER}.read_result"
 AGENT = "agent"
 AGENT_TURN = f"{AGENT}.turn"
 """The tool that is one turn of a coding agent; what an agent asks permission for is `agent.KIND`."""
+BEST_OF = "best_of"
+FIRST, ALL = "first", "all"
+"""The first agent that meets all criteria wins and ends the others; or all work to their ends, and the first listed of
+those that met them wins. Any other word of `pick` is the id of a criterion."""
+MAX_AGENTS = 16
 MAX_CHILDREN = 1_000
 MAX_DEPTH = 8
 MAX_AT_ONCE = 64
@@ -49,6 +54,8 @@ class Fleet(InputModel):
 
 
 MAX_CRITERIA = 64
+QUEUE = "default"
+"""The queue of a mission that names none."""
 CAPS = ("max_iterations", "max_wall_clock_seconds", "max_tool_calls", "max_tokens", "max_cost_usd")
 DEFAULT_STAGNATION = 3
 MAX_STAGNATION = 1_000
@@ -280,6 +287,8 @@ class AgentProposer(InputModel):
     """
 
     kind: Literal["agent"] = "agent"
+    name: Name | None = None
+    """What reports and comparisons call it; by default its command."""
     command: Argv | None = None
     headless: Argv | None = None
     unattended: Flag = False
@@ -308,6 +317,31 @@ class AgentProposer(InputModel):
     def argv(self) -> list[str]:
         """The words that start it."""
         return self.command or self.headless or []
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.name or " ".join(self.argv)[:100]
+
+
+class BestOfProposer(InputModel):
+    """Several agents, each in a worktree and a child mission of its own; the first to meet all criteria wins.
+
+    With the id of a metric criterion as `pick` all work to their end, and the best by that metric wins.
+    """
+
+    kind: Literal["best_of"] = "best_of"
+    agents: Annotated[list[AgentProposer], Field(min_length=2, max_length=MAX_AGENTS)]
+    pick: Name = FIRST
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """Each agent has a name of its own."""
+        listed = given.get("agents")
+        names = [_of(one, "name") for one in cast("list[Any]", listed)] if isinstance(listed, list) else []
+        twice = sorted({str(name) for name in names if names.count(name) > 1})
+        if twice:
+            yield Broken(f"each agent needs a name of its own; given twice: {', '.join(twice)}", "agents")
 
 
 class Workspace(InputModel):
@@ -338,7 +372,8 @@ AnyProposer = Annotated[
     | SearchProposer
     | ModelProposer
     | SamplingProposer
-    | AgentProposer,
+    | AgentProposer
+    | BestOfProposer,
     Field(discriminator="kind"),
 ]
 
@@ -385,7 +420,7 @@ class Mission(InputModel):
     fleet: Fleet | None = None
     share: Annotated[list[Name], Field(max_length=100)] = Field(default_factory=list[str])
     """The tokens, by name, that may see and drive it beside its owner; `*` is all."""
-    queue: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = "default"
+    queue: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")] = QUEUE
     """The queue of the workers that drive it, on a ledger that several machines share."""
 
     @field_validator("pace", mode="before")
@@ -410,7 +445,7 @@ class Mission(InputModel):
         if twice:
             yield Broken(f"criterion_id must be unique; given twice: {', '.join(twice)}", "criteria")
         named, everything = given.get("tool_allowlist") is not None, bool(given.get("allow_all_tools"))
-        agent = _kind_of(given.get("proposer")) == AGENT
+        agent = _kind_of(given.get("proposer")) in (AGENT, BEST_OF)
         if named == everything and (named or not agent):
             yield Broken("give exactly one of tool_allowlist and allow_all_tools = true", "tool_allowlist")
         yield from _agent_rules(given, agent=agent)
@@ -425,6 +460,17 @@ class Mission(InputModel):
         return self.stagnation_threshold
 
 
+def agents_of(mission: Mission) -> list[AgentProposer]:
+    """The coding agents that a mission starts."""
+    match mission.proposer:
+        case AgentProposer() as agent:
+            return [agent]
+        case BestOfProposer(agents=agents):
+            return agents
+        case _:
+            return []
+
+
 def _kind_of(proposer: object) -> object:
     return proposer if isinstance(proposer, str) else _of(proposer, "kind")
 
@@ -435,13 +481,30 @@ def _agent_rules(given: Mapping[str, Any], *, agent: bool) -> Iterable[Broken]:
     if agent and workspace is None:
         yield Broken('the proposer agent works in a git repository: give [workspace] with path = "."', "workspace")
     if not agent and workspace is not None:
-        yield Broken("only the proposer agent has a workspace; remove it", "workspace")
+        yield Broken("only the proposers agent and best_of have a workspace; remove it", "workspace")
+    if agent and _kind_of(proposer) == BEST_OF:
+        yield from _best_of_rules(given, proposer)
     if not agent or not _of(workspace, "in_place"):
         return
     if _of(proposer, "on_cut") == "rollback":
         yield Broken('on_cut = "rollback" needs a worktree: it would overwrite your own files', "workspace")
     if _of(proposer, "headless") is not None:
         yield Broken("a headless agent asks for no permission, so it needs a worktree", "workspace")
+
+
+def _best_of_rules(given: Mapping[str, Any], proposer: object) -> Iterable[Broken]:
+    """Each agent has a worktree and at least one turn; a criterion that picks compares a metric."""
+    if _of(given.get("workspace"), "in_place"):
+        yield Broken("each agent of best_of works in a worktree of its own; remove in_place", "workspace")
+    agents, cap = _of(proposer, "agents"), _of(given.get("budget"), "max_iterations")
+    most = len(cast("list[Any]", agents)) if isinstance(agents, list) else 0
+    if isinstance(cap, int) and 0 < cap <= most:
+        yield Broken(f"must be at least {most + 1}: one turn for each agent, and one for the mission", "budget")
+    pick, criteria = _of(proposer, "pick") or FIRST, given.get("criteria")
+    listed = cast("list[Any]", criteria) if isinstance(criteria, list) else []
+    chosen = [one for one in listed if _id_of(one) == pick]
+    if pick not in (FIRST, ALL) and not any(_of(one, "op") in ("<", "<=", ">", ">=") for one in chosen):
+        yield Broken(f'{pick!r} must be "first", "all" or the id of a metric_threshold with <, <=, > or >=', "proposer")
 
 
 def _of(value: object, name: str) -> object:

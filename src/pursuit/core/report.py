@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from pursuit.core import best_of
 from pursuit.core.approvals import GRANTS, Yes, agreed
 from pursuit.core.audit import redacted
 from pursuit.core.best import Candidate, best_row, violations
@@ -45,7 +46,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import CAP_REASONS, fold
 from pursuit.core.lessons import lessons_of
-from pursuit.core.mission import CAPS, ClientProposer
+from pursuit.core.mission import CAPS, QUEUE, BestOfProposer, ClientProposer
 from pursuit.core.observe import leaves, source_matches, text_of, value_of
 from pursuit.core.series import Point
 from pursuit.core.state import MissionState, Status
@@ -234,6 +235,10 @@ def workspace_row(mission_id: str, state: MissionState) -> dict[str, Any] | None
     ]
     row: dict[str, Any] = {"path": workspace.path, "in_place": workspace.in_place, "turns": turns}
     row |= {"protected_turns": state.protected_turns}
+    if isinstance(state.mission.proposer, BestOfProposer):
+        won = best_of.winner(state)
+        row["agents"] = best_of.rows(state)
+        return row | ({} if won is None else {"branch": f"pursuit/{won[1].session_id}"})
     return row | ({"branch": f"pursuit/{mission_id}"} if state.status == "completed" else {})
 
 
@@ -502,6 +507,7 @@ class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     background: bool = False
     owner: str | None = None
     share: list[str] = []
+    queue: str = QUEUE
 
     def summary(self) -> dict[str, Any]:
         """What the listing shows beside the status; what does not apply is left out."""
@@ -541,8 +547,9 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
     task = detail if waiting_for == "task" else None
     share = state.mission.share
+    queue = state.mission.queue
     return Listing(
-        status, directive, count, waiting_for, until, task, state.parent, goal, background, state.owner, share
+        status, directive, count, waiting_for, until, task, state.parent, goal, background, state.owner, share, queue
     )
 
 

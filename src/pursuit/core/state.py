@@ -91,6 +91,9 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
     used: dict[str, float] | None = None
     outcome: Outcome | None = None
     unpriced: bool = False
+    completed: bool = False
+    """Whether it met all its required criteria."""
+    metrics: dict[str, float] = {}
 
 
 class Iteration(msgspec.Struct, kw_only=True, gc=False):
@@ -303,6 +306,8 @@ class MissionState:
     """How often in a row no model could be reached."""
     windows: dict[str, int] = field(default_factory=dict[str, int])
     """The windows of models that refused a request as too long, as far as that tells."""
+    not_before: dict[str, float] = field(default_factory=dict[str, float])
+    """When the providers of models want to be asked again that were busy."""
     fallback: int = 0
     """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
     tools_offered: str | None = None
@@ -392,6 +397,11 @@ class MissionState:
         waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}
         child = any(one.call_id in waited for one in self.children.values())
         return max(0.0, now - self.wait_began) if child else 0.0
+
+    @property
+    def new_warnings(self) -> list[MissionWarned]:
+        """The warnings of the last iteration."""
+        return [one for one in self.raised if one.iteration == self.iteration_count - 1]
 
     @property
     def current_index(self) -> int:

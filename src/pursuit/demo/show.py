@@ -36,6 +36,7 @@ def main() -> int:
     code = _run([str(command), "run", "mission.toml"], environment)
     if code == 0:
         say(f"\nSee it again:  cd {FOLDER} && {_from_there(command)} list\n")
+        say(f"See it on the page:  cd {FOLDER} && {_from_there(command)} page\n")
     return code
 
 

@@ -76,11 +76,12 @@ async def wait_for_answers(run: Run) -> None:
 
 
 def _step(run: Run, question: Question) -> Tool:
-    """What the agent wants to do, as a tool for policy. Writing inside the workspace is its work, and is recorded."""
-    inside = question.kind in WRITES and _is_inside(run, question.arguments.get("paths"))
+    """What the agent wants to do, as a tool for policy. Work inside the workspace is its own, and is recorded."""
+    paths = question.arguments.get("paths")
+    reads, inside = question.kind in READS and not paths, _is_inside(run, paths)
     traits = Traits()
-    if question.kind in READS or inside:
-        why = "it only writes inside the workspace" if inside else "the agent says that it only reads"
+    if reads or (inside and question.kind in READS | WRITES):
+        why = "the agent says that it only reads" if question.kind in READS else "it only writes inside the workspace"
         traits = Traits(read_only=True, destructive=False, why={"read_only": why})
     description = question.title or question.kind
     return Tool(

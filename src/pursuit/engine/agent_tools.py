@@ -84,7 +84,7 @@ async def _serve(run: Run, tools: Mapping[str, Tool], stream: SocketStream) -> N
                 message: Any = json.loads(line)
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.DelimiterNotFound, anyio.IncompleteRead):
                 return
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if not isinstance(message, dict) or "method" not in message or "id" not in message:
                 continue
@@ -93,7 +93,7 @@ async def _serve(run: Run, tools: Mapping[str, Tool], stream: SocketStream) -> N
             body = {"jsonrpc": "2.0", "id": request["id"], **answer}
             try:
                 await stream.send(msgspec.json.encode(body) + b"\n")
-            except anyio.BrokenResourceError:
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return
 
 

@@ -43,7 +43,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import drivers_with, fold
 from pursuit.core.lessons import remembered
-from pursuit.core.mission import AgentProposer, Mission, MissionPolicy, Proposal
+from pursuit.core.mission import BEST_OF, AgentProposer, Mission, MissionPolicy, Proposal
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
 from pursuit.engine.agent_tools import tools_for_agent
@@ -224,6 +224,7 @@ class Driver:
                     blob=journal.blob,
                     compact=compact,
                     mission_id=mission_id,
+                    now=self.clock.now,
                     sampler=sampler,
                     lessons=lessons,
                 )
@@ -367,10 +368,12 @@ class Driver:
 
     async def _prepare(self, mission_id: str, state: MissionState) -> list[Event]:
         """Makes the workspace of an agent before anything is spent, and says if it starts from uncommitted changes."""
-        agent = self._agent_of(mission_id, state.mission)
-        if agent is None:
-            return []
+        agent, best_of = self._agent_of(mission_id, state.mission), state.mission.proposer.kind == BEST_OF
         try:
+            if best_of and state.mission.workspace is not None:
+                await Workspace(state.mission.workspace, mission_id, Path()).locate()
+            if agent is None:
+                return []
             await agent.prepare()
         except WorkspaceFailed as error:
             raise InvalidArgument(str(error), session_id=mission_id, field="workspace.path") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ import anyio
 import msgspec
 
 from pursuit.agents.turns import TurnEnd
+from pursuit.config.surroundings import SESSION_VARIABLE
 from pursuit.core.budgets import child_id, is_spawn, used_of
 from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBegan, decode
 from pursuit.core.fold import MOST_NOTES, fold
@@ -239,6 +241,7 @@ async def recover_turn(run: Run) -> None:
 async def _run_command(run: Run, call: CallRecord) -> ToolResult:
     """What the ledger has of the command is its words; its environment is the operator's, and is looked up now."""
     around = run.surroundings_of(call.criterion_id)
+    around = replace(around, env={**around.env, SESSION_VARIABLE: run.mission_id})
     cwd = run.checked_folder(call.args["cwd"])
     return ToolResult(structured=await run_command(call.args["argv"], cwd, around=around))
 

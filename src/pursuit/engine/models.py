@@ -30,7 +30,6 @@ from pursuit.core.tools import OWN_TOOLS
 from pursuit.engine.context import Run, Tools
 from pursuit.proposers.conversation import read_answer
 from pursuit.proposers.language import (
-    LanguageModel,
     ModelRequest,
     NoAnswer,
     NoAnswerYet,
@@ -40,6 +39,7 @@ from pursuit.proposers.language import (
     Rejected,
     Terms,
     Unreachable,
+    WrappedModel,
 )
 
 
@@ -139,22 +139,11 @@ class LiveWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedModel:
+class RecordedModel(WrappedModel):
     """The same model, asked through the ledger."""
 
     run: Run
-    model: LanguageModel
     words: LiveWords
-
-    @property
-    def name(self) -> str:
-        """The model's own name."""
-        return self.model.name
-
-    @property
-    def terms(self) -> Terms | None:
-        """The model's own terms."""
-        return self.model.terms
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """The recorded answer to this request of this iteration, or a new one. Raises `OutOfBudget`, too."""

@@ -374,15 +374,15 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
         now, elapsed = run.clock.now(), run.elapsed()
         if wait.waiting_for == "budget" and state.mission.budget.on_exhausted == "stop":
             return [ending(Decision("terminate", wait.detail or "max_tokens"), now=now, elapsed=elapsed)]
-        until = None if wait.until is None else now + wait.until
         return [
             WaitBegan(
                 at=now,
                 waiting_for=wait.waiting_for,
                 detail=wait.detail,
-                until=until,
+                until=None if wait.until is None else now + wait.until,
                 fallback=wait.fallback,
                 lost=wait.lost,
+                not_before=None if wait.after is None else now + wait.after,
                 window=wait.window,
                 elapsed=elapsed,
             )

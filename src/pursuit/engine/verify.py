@@ -18,6 +18,7 @@ from pursuit.agents.workspace import WorkspaceFailed
 from pursuit.core.criteria import Check, Expectation, Predicate
 from pursuit.core.evaluate import Answer, evaluate
 from pursuit.core.events import Source
+from pursuit.core.mission import BestOfProposer
 from pursuit.core.observe import text_of, value_of
 from pursuit.core.patterns import Unfinished, count, find
 from pursuit.core.series import COMPARE
@@ -61,6 +62,8 @@ async def answers_for(run: Run) -> dict[str, Answer]:
 
     In a workspace the commands run in a throw-away worktree, with the protected files as they were at the start.
     """
+    if isinstance(run.state.mission.proposer, BestOfProposer):
+        return {}  # its children were checked
     commands = any(isinstance(one, Check) and one.tool_name is None for one in run.state.mission.criteria)
     if run.agent is None or not commands:
         return await _answers(run)

@@ -151,7 +151,7 @@ class Folds(Protocol):
 
 
 async def every_stream(
-    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None, since: float | None = None
+    ledger: Ledger, *, kind: str | None = None, status: str | Sequence[str] | None = None, since: float | None = None
 ) -> AsyncGenerator[StreamRow]:
     """The rows of all pages, newest first; with `since` only streams that were created then or later."""
     cursor: str | None = None

@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 import anyio
 import msgspec
 
-QUEUE = "default"
-"""The queue of a mission that names none."""
+from pursuit.core.mission import QUEUE
+
 QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 CONTROL = "worker:"
 """Before the name of a worker: the queue of orders to it, which no mission can name."""

@@ -21,7 +21,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import psycopg
 
-from pursuit.core.audit import AUDIT, Forgotten, encode_audit
+from pursuit.core.audit import AUDIT, encode_audit
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.chain import can_be_framed, last_ever, written_root
 from pursuit.ledger.contract import (
@@ -72,7 +72,7 @@ from pursuit.ledger.sqlite import (
     stream_row,
     write_cursor,
 )
-from pursuit.ledger.tombstones import digest_of
+from pursuit.ledger.tombstones import digest_of, forgotten
 from pursuit.ledger.verify import verify_snapshot
 from pursuit.ledger.watch import Bells, HungBell, follow
 from pursuit.ledger.writer import MOST_IN_A_BATCH, Request, refused
@@ -98,7 +98,10 @@ _DIGESTS = (
     "ORDER BY digest"
 )
 _ROOT = "SELECT ledger.position, name, head_seq, head_hash FROM pursuit.ledger LEFT JOIN pursuit.streams ON true"
-_TO_FORGET = f"{_ROW} WHERE name = %s AND status <> '{FORGOTTEN}'"
+_TO_FORGET = (
+    "SELECT id, name, kind, status, created_at, head_seq, head_hash FROM pursuit.streams "
+    "WHERE name = %s AND status <> %s"
+)
 _TO_BURY = "SELECT position, seq, hash FROM pursuit.events WHERE stream = %s AND seq <= %s ORDER BY seq"
 _COUNTED = (
     "SELECT one.word, (SELECT count(*) FROM (SELECT 1 FROM pursuit.words WHERE words.word = one.word LIMIT %s) "
@@ -631,23 +634,14 @@ class PostgresLedger:
         """See `contract.Ledger.forget`."""
         require_name(stream)
         while True:
-            rows = await self._all(_TO_FORGET, (stream,))
+            rows = await self._all(_TO_FORGET, (stream, FORGOTTEN))
             if not rows:
                 return
-            identity, name, kind, status, created_at, _, seq, hash_, _ = rows[0]
-            now = self._clock()
-            event = Forgotten(
-                at=now,
-                stream=name,
-                kind=kind,
-                status=status,
-                created_at=created_at,
-                seq=seq,
-                hash=hash_.hex(),
-                tombstones=digest_of(await self._all(_TO_BURY, (identity, seq)))[2],
-            )
+            ((identity, *row),) = rows
+            seq, now = row[4], self._clock()
+            event = forgotten(row, digest_of(await self._all(_TO_BURY, (identity, seq)))[2], now)
             ((done,),) = await self._all(
-                "SELECT pursuit.forget(%s, %s, %s, %s, %s, %s)", (name, seq, now, AUDIT, *encode_audit(event))
+                "SELECT pursuit.forget(%s, %s, %s, %s, %s, %s)", (stream, seq, now, AUDIT, *encode_audit(event))
             )
             if done:
                 return

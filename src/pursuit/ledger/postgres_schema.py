@@ -34,6 +34,8 @@ LOCK: Final = int.from_bytes(b"PURSUIT1", "big") >> 1
 """The advisory lock under which one process at a time migrates a schema."""
 
 _CONNECT_SECONDS = 10
+_CONNECT_SECONDS_OF_SEVERAL = 2
+"""For each of several hosts: one that is gone without a word must leave time for the next."""
 RETRY_SECONDS = 0.1
 _SESSION = (
     "SELECT set_config('idle_in_transaction_session_timeout', '10s', false), "
@@ -62,8 +64,9 @@ def connection_settings(address: str) -> str:
             "write postgresql://USER@HOST/DATABASE",
             field="state",
         ) from error
+    several = "," in str(given.get("host", "")) + str(given.get("hostaddr", ""))
     usual = {
-        "connect_timeout": _CONNECT_SECONDS,
+        "connect_timeout": _CONNECT_SECONDS_OF_SEVERAL if several else _CONNECT_SECONDS,
         "keepalives_idle": 10,
         "keepalives_interval": 3,
         "keepalives_count": 3,
@@ -281,7 +284,8 @@ class Link:
             cut = asyncio.get_running_loop().call_later(within, cut_off, connection)
             try:
                 cursor = await execute(connection)
-                return await cursor.fetchall() if cursor.description is not None else []
+                # Not `description`, which makes an object for each column.
+                return await cursor.fetchall() if cursor.rownumber is not None else []
             except BaseException as error:
                 # A statement that was cancelled, or failed without a word of the server, may still be under way: the
                 # next one on the same connection would fail for ever.

@@ -334,6 +334,7 @@ class _Executor(AbstractEntrypointExecutor):
                 caller=headers.get("caller", ""),
                 delay=again.seconds,
                 attempts=again.attempts,
+                priority=job.priority,
             )
         except LedgerUnavailable as error:  # the worker leaves, and the database is gone: the job stays as it is
             raise RetryRequested(timedelta(seconds=_LAST_RETRY)) from error
@@ -358,18 +359,31 @@ class PgQueuerPlacement:
         return cls(address, **settings)
 
     async def enqueue(
-        self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0, attempts: int = 0
+        self,
+        key: str,
+        needs: Requirements,
+        *,
+        caller: str = "",
+        delay: float = 0.0,
+        attempts: int = 0,
+        priority: int | None = None,
     ) -> None:
-        """See `placement.Placement.enqueue`."""
+        """See `placement.Placement.enqueue`. A job that is due again keeps its `priority`, and so its turn.
+
+        Else a mission whose worker died would wait behind all that were never begun: the first worker that takes it
+        may come before its lease has run out.
+        """
         after = timedelta(seconds=max(0.0, delay))
         headers: dict[str, Any] = {"caller": caller, "attempts": attempts}
         try:
-            ((row),) = await self._driver.fetch(_TAG, caller)
+            if priority is None:
+                ((row),) = await self._driver.fetch(_TAG, caller)
+                priority = -cast("int", row["tag"])
             while True:
                 made = await self._queries.enqueue(
                     str(needs),
                     key.encode(),
-                    -cast("int", row["tag"]),
+                    priority,
                     after,
                     dedupe_key=key,
                     headers=headers,

@@ -73,10 +73,16 @@ def check(connection: Connection, covering: Mapping[str, Sequence[Forgotten]]) -
 
 
 def _record(connection: sqlite3.Connection, identity: int, now: float) -> None:
-    name, kind, status, created_at, seq, hash_ = connection.execute(
+    row = connection.execute(
         "SELECT name, kind, status, created_at, head_seq, head_hash FROM streams WHERE id = ?", (identity,)
     ).fetchone()
-    event = Forgotten(
+    _append_to_audit(connection, forgotten(row, _digest(connection, identity)[2], now), now)
+
+
+def forgotten(row: Sequence[Any], tombstones: str, now: float) -> Forgotten:
+    """The event for a stream: its name, kind, status, creation, last number and hash, and the digest of its events."""
+    name, kind, status, created_at, seq, hash_ = row
+    return Forgotten(
         at=now,
         stream=name,
         kind=kind,
@@ -84,9 +90,8 @@ def _record(connection: sqlite3.Connection, identity: int, now: float) -> None:
         created_at=created_at,
         seq=seq,
         hash=hash_.hex(),
-        tombstones=_digest(connection, identity)[2],
+        tombstones=tombstones,
     )
-    _append_to_audit(connection, event, now)
 
 
 def _digest(connection: Connection, identity: int) -> tuple[int, tuple[int, bytes], str]:

@@ -81,8 +81,13 @@ class Under:
 
 
 def _as_path(value: Any) -> str | None:
-    """The one path that a text is: no home, no other scheme, nothing that a reader may take for something else."""
+    """The one path that a text is: no home, no other scheme, nothing that a reader may take for something else.
+
+    Servers trim spaces and quotes: `link"` would be a new file here, and a symbolic link there.
+    """
     if not isinstance(value, str) or not value or value.startswith("~") or _CONTROLS.search(value):
+        return None
+    if value.strip().strip("\"'") != value:
         return None
     if value[:5].lower() != "file:":
         return None if "://" in value else value

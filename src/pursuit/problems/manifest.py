@@ -19,7 +19,7 @@ MANIFEST = "problem.toml"
 UPSTREAM = "upstream"
 """What the problem's own server is called where servers have names."""
 
-Kind = Literal["text", "decision", "optimization", "mcp"]
+Kind = Literal["text", "decision", "optimization", "mcp", "coding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Direction = Literal["minimize", "maximize"]
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
@@ -88,6 +88,18 @@ class Scorer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """The files that a coding agent starts from: a folder beside the manifest.
+
+    `check` is a command that the agent may know, such as the visible tests; changes to `protect` never count.
+    """
+
+    path: str
+    check: tuple[str, ...] = ()
+    protect: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What an attempt may use, and how many `attempts` a caller has; None is no limit.
 
@@ -143,6 +155,7 @@ class Manifest:
     budget: Limits = Limits()
     visibility: Visibility = Visibility()
     baseline: Baseline | None = None
+    repository: Repository | None = None
     digest: str = ""
     """The sha256 of the manifest's own bytes."""
 

@@ -26,6 +26,7 @@ from pursuit.problems.manifest import (
     Citation,
     Limits,
     Manifest,
+    Repository,
     Scorer,
     Visibility,
     digest_of,
@@ -88,13 +89,14 @@ TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
 KEYS = (
     "problem_id", "title", "summary", "kind", "statement", "tags", "citations", "assets", "server", "submission",
-    "scorer", "budget", "visibility", "baseline",
+    "scorer", "budget", "visibility", "baseline", "repository",
 )  # fmt: skip
 CITATION_KEYS = ("summary", "raw", "url")
 BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools", "attempts")
 BASELINE_KEYS = ("proposer", "max_iterations", "max_wall_clock_seconds")
 BASELINE_PROPOSERS = ("search", "script")
 SCRIPT_KEYS = ("kind", "file", "script")
+REPOSITORY_KEYS = ("path", "check", "protect")
 VISIBILITY_KEYS = ("score", "target", "public", "citation_mode", "shared_attempt")
 SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
 LARGEST_SCHEMA = 128 * 1024
@@ -153,6 +155,7 @@ def _parsed(root: Fields, path: Path, *, confined: bool) -> Manifest:
         budget=_budget(root),
         visibility=_visibility(root),
         baseline=_baseline(root, path.parent),
+        repository=_repository(root, path.parent),
     )
     _between(root, manifest, table)
     check_assets(root, manifest)
@@ -276,6 +279,11 @@ def _budget(root: Fields) -> Limits:
     )
 
 
+def as_names(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The parts that a submission has."""
+    return as_table((schema or {}).get("properties")) or {}
+
+
 def _wrong_tool(name: str) -> str | None:
     return None if name.strip() and name.isprintable() else f"{name[:60]!r} is no name of a tool"
 
@@ -292,10 +300,25 @@ def _visibility(root: Fields) -> Visibility:
     )
 
 
+def _repository(root: Fields, folder: Path) -> Repository | None:
+    if "repository" not in root.table:
+        return None
+    fields = root.inside("repository")
+    fields.only(REPOSITORY_KEYS)
+    path = fields.text("path", needed=True) or "."
+    if not is_folder(folder, path):
+        fields.fault("path", f"there is no folder {path[:80]!r}")
+    return Repository(path=path, check=fields.texts("check") or (), protect=fields.texts("protect") or ())
+
+
 def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None:
     """Checks what one part of a manifest requires of another."""
     if manifest.kind == "mcp" and "server" not in table:
         root.fault("server", "is missing; a problem of kind mcp has one")
+    if (manifest.kind == "coding") != (manifest.repository is not None):
+        root.fault("repository", "goes with kind coding: give both or neither")
+    if manifest.kind == "coding" and "files" not in as_names(manifest.submission):
+        root.fault("submission", "must have files: what a coding agent changed, by its path")
     if manifest.kind == "optimization" and manifest.scorer.metrics and manifest.primary.direction is None:
         root.fault("scorer.metrics[0].direction", "is missing; an optimization has minimize or maximize")
     if manifest.budget.evaluation_tools and "server" not in table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import sys
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from pursuit.problems.attempts import PREFIX
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.files import parsed_python
 from pursuit.problems.manifest import Baseline, Manifest
+from pursuit.problems.repositories import repository_of
 from pursuit.sandbox.scripts import escaped
 
 SERVER = "problem"
@@ -161,6 +163,51 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
         "proposer": proposer,
         "lessons": False,  # other attempts, the baseline's among them, learned what an agent is to find out
         "servers": {server: _served(problem, plan)},
+    }
+
+
+TURNS = 10
+"""Turns that each coding agent has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentsPlan:
+    """What the operator wants of coding agents: who they are, where they start, and the command that submits."""
+
+    agents: Sequence[Mapping[str, Any]]
+    repository: str
+    submit: Sequence[str]
+    max_iterations: int | None = None
+    max_seconds: float = 3_600.0
+
+
+def mission_for_agents(problem: Manifest, plan: AgentsPlan) -> dict[str, Any]:
+    """The mission of coding agents at a problem with a repository, as the table of a mission file.
+
+    An agent works until the check that it knows passes; then what it has is its one submission.
+    """
+    repository = repository_of(problem)
+    base: dict[str, Any] = {"kind": "check", "cwd": plan.repository}
+    criteria: list[dict[str, Any]] = []
+    if repository.check:
+        words = [sys.executable if word == PYTHON else word for word in repository.check]
+        criteria.append({**base, "criterion_id": "tests", "command": words, "when": "checkpoint", "idempotent": True})
+    expect = {"exit_code": 0, "never_exit_codes": [UNSOLVED]}
+    judged = {"command": list(plan.submit), "expect": expect, "when": "met", "idempotent": True}
+    criteria.append({**base, "criterion_id": "hidden tests", **judged})
+    agents = [{"kind": "agent", **agent} for agent in plan.agents]
+    turns = plan.max_iterations or TURNS
+    several = len(agents) > 1
+    return {
+        "directive": f"{problem.title}. {problem.summary}\n\n{problem.statement}",
+        "criteria": criteria,
+        "workspace": {"path": plan.repository, "protect": list(repository.protect)},
+        "budget": {
+            "max_iterations": turns * len(agents) + 1 if several else turns,
+            "max_wall_clock_seconds": plan.max_seconds,
+        },
+        "proposer": {"kind": "best_of", "pick": "all", "agents": agents} if several else agents[0],
+        "lessons": False,
     }
 
 

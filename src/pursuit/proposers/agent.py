@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pursuit.core.best_of import children_of
 from pursuit.core.criteria import Check
-from pursuit.core.mission import AGENT_TURN, AgentProposer, Proposal, ToolCall
+from pursuit.core.mission import AGENT_TURN, AgentProposer, BestOfProposer, Proposal, ToolCall
 from pursuit.core.report import budget_row, criteria_rows, output_tail
 from pursuit.core.state import CallRecord, MissionState
-from pursuit.proposers.contract import Broken, Proposed
+from pursuit.proposers.contract import Broken, Failed, Proposed
 
 MOST_EVIDENCE = 6_000
 """Characters of the evidence of one criterion."""
@@ -44,6 +45,20 @@ class AgentTurn:
         self.proposed = True
         prompt = prompt_of(state, self.lessons)
         return Proposal(tool_calls=[ToolCall(tool_name=AGENT_TURN, args={"prompt": prompt})])
+
+
+@dataclass(slots=True)
+class BestOf:
+    """Proposes one child mission for each agent, once."""
+
+    settings: BestOfProposer
+    operators_own: bool = True
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
+        """All children at once, so that they run side by side."""
+        if reasons or state.iteration_count:
+            return Failed("; ".join(reasons) or "the agents have worked to their ends", final=True)
+        return Proposal(tool_calls=children_of(state.mission, self.settings))
 
 
 def _turn_of(state: MissionState) -> CallRecord | None:
@@ -148,6 +163,7 @@ def _last_turn(state: MissionState) -> list[str]:
         rows.append("Your last turn changed no file.")
     if turn.error is None and state.last_ended is not None and state.last_ended.rationale:
         rows.append(state.last_ended.rationale)
+    rows += [f"Warning: {one.message}" for one in state.new_warnings]
     return [*rows, ""] if rows else []
 
 

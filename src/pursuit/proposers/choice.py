@@ -11,6 +11,7 @@ from pursuit.core.events import ModelAnswer
 from pursuit.core.mission import (
     AgentProposer,
     AskedProposer,
+    BestOfProposer,
     ClientProposer,
     Mission,
     ModelProposer,
@@ -20,12 +21,14 @@ from pursuit.core.mission import (
     SamplingProposer,
     ScriptProposer,
     ToolCall,
+    agents_of,
 )
 from pursuit.core.search import SearchProposer
 from pursuit.core.state import MissionState
 from pursuit.errors import UpstreamUnavailable
-from pursuit.proposers.agent import AgentTurn
+from pursuit.proposers.agent import AgentTurn, BestOf
 from pursuit.proposers.contract import Failed, Proposer, Waiting
+from pursuit.proposers.conversation import Prefixes
 from pursuit.proposers.language import ROOM, LanguageModel, ModelRequest, Models, NoAnswerYet, ProposerContext, Terms
 from pursuit.proposers.model import AskModel, Patience
 from pursuit.proposers.search import Search, require_search
@@ -90,6 +93,7 @@ class Choice:
     models: Models
     tools_bytes: int = ROOM
     patience: Patience = field(default_factory=Patience)
+    prefixes: Prefixes = field(default_factory=Prefixes)
 
     async def ready(self, mission: Mission) -> None:
         """Raises before anything is spent if the proposer cannot work from here."""
@@ -98,8 +102,9 @@ class Choice:
                 await self.models.check(name)
         if isinstance(mission.proposer, SearchProposer):
             require_search()
-        if isinstance(mission.proposer, AgentProposer) and shutil.which(mission.proposer.argv[0]) is None:
-            raise UpstreamUnavailable(f"the command of the agent, {mission.proposer.argv[0]!r}, was not found")
+        for agent in agents_of(mission):
+            if shutil.which(agent.argv[0]) is None:
+                raise UpstreamUnavailable(f"the command of the agent, {agent.argv[0]!r}, was not found")
 
     def __call__(self, mission: Mission, proposal: Proposal | None, means: ProposerContext) -> Proposer:
         """The proposer that a mission names."""
@@ -119,6 +124,8 @@ class Choice:
                 return self._asking(settings, opened, means)
             case AgentProposer() as settings:
                 return AgentTurn(settings, means.lessons)
+            case BestOfProposer() as settings:
+                return BestOf(settings)
             case SamplingProposer() as settings:
                 return self._asking(settings, [means.sampler or NoSampler()], means)
             case _ as unknown:
@@ -126,7 +133,9 @@ class Choice:
 
     def _asking(self, settings: AskedProposer, models: Sequence[LanguageModel], means: ProposerContext) -> AskModel:
         recorded = [means.record(model) for model in models]
-        return AskModel(settings, recorded, means, room=self.tools_bytes, patience=self.patience)
+        return AskModel(
+            settings, recorded, means, room=self.tools_bytes, patience=self.patience, prefixes=self.prefixes
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Waiting:
     fallback: int | None = None
     lost: int = 0
     """Requests to a model that were sent and not answered."""
+    after: float | None = None
+    """Seconds from now until the provider wants to be asked again."""
     window: int | None = None
     """What the model takes at most, if it refused a request as too long."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, cast
 
@@ -166,7 +167,7 @@ def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str
             rows += [quoted(printed)] if (printed := _printed(state, one)) else []
         if state.last_ended.rationale:
             rows.append(quoted(cut_text(state.last_ended.rationale, EVIDENCE)))
-    rows += [f"Warning: {say(one.message)}" for one in state.raised if one.iteration == state.iteration_count - 1]
+    rows += [f"Warning: {say(one.message)}" for one in state.new_warnings]
     rows += [say(row) for row in _best(state)]
     rows.append(f"Used so far: {', '.join(_budget(state).values()) or 'nothing that has a cap'}.")
     return "\n".join([*rows, *_running_out(state), *words])
@@ -342,43 +343,88 @@ def short_id(call_id: str) -> str:
 Blob = Callable[[str], Awaitable[bytes | None]]
 
 
-class Transcript:
-    """The messages of a conversation. What can change no more is made and measured once for each run."""
+@dataclass(slots=True, kw_only=True)
+class Prefix:
+    """The messages of a conversation that can change no more; they are made and measured once.
 
-    def __init__(self, *, blob: Blob, name_of: Callable[[str], str], result_tokens: int) -> None:
+    `begins` is what all of them depend on, `texts` what is said before the next message of the model.
+    """
+
+    begins: tuple[str, ...]
+    compactions: int
+    texts: list[str]
+    messages: list[Message] = field(default_factory=list[Message])
+    measured: Measured = field(default_factory=Measured)
+    sizes: list[int] = field(default_factory=list[int])
+    """The bytes of each exchange."""
+    last: Exchange | None = None
+
+    def fits(self, state: MissionState, begins: tuple[str, ...]) -> bool:
+        """Whether the messages are those of this very state: it only grows, until it is cut."""
+        if (self.begins, self.compactions) != (begins, state.compactions):
+            return False
+        made = len(self.sizes)
+        return not made or (made < len(state.exchanges) and state.exchanges[made - 1] is self.last)
+
+    def add(self, exchange: Exchange, messages: list[Message], texts: list[str]) -> None:
+        """Adds the messages of the next exchange."""
+        before = self.measured.size
+        self.sizes.append(self.measured.add(messages).size - before)
+        self.messages += messages
+        self.texts, self.last = texts, exchange
+
+
+class Prefixes:
+    """The prefixes of the missions that this process asked a model for last, so that a new run makes none anew."""
+
+    def __init__(self, most: int = 16) -> None:
+        self._most = most
+        self._known: dict[str, Prefix] = {}
+
+    def take(self, mission_id: str) -> Prefix | None:
+        """A prefix has one owner while it grows; another reader makes its own."""
+        return self._known.pop(mission_id, None)
+
+    def give(self, mission_id: str, prefix: Prefix) -> None:
+        """Keeps a prefix, and forgets the oldest when there are too many."""
+        self._known.pop(mission_id, None)
+        self._known[mission_id] = prefix
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+
+
+class Transcript:
+    """The messages of a conversation."""
+
+    def __init__(
+        self, *, blob: Blob, name_of: Callable[[str], str], result_tokens: int, mission_id: str, prefixes: Prefixes
+    ) -> None:
         self._blob = blob
-        self._name_of = name_of
+        self._read = name_of(READ_RESULT)
         self._result_tokens = result_tokens
-        self._made_for: object = None
-        self._made: list[Message] = []
-        self._exchanges = 0
-        """How many exchanges the messages that are made are."""
-        self._texts: list[str] = []
-        """What is said before the next message of the model."""
-        self._measured = Measured()
-        self._sizes: list[int] = []
+        self._mission_id = mission_id
+        self._prefixes = prefixes
         self.sizes: Sequence[int] = ()
         """The bytes of each exchange in the messages that were made last."""
 
     async def messages(self, state: MissionState, first: str, said: str) -> tuple[tuple[Message, ...], Measured]:
         """The conversation so far and what is said now, with its measure."""
-        if self._made_for != (first, state.compactions):
-            self._made_for, self._made, self._exchanges = (first, state.compactions), [], 0
-            self._texts, self._measured, self._sizes = _opening(state, first), Measured(), []
-        while self._exchanges < len(state.exchanges) - 1:  # the calls of the last one may still run
-            messages, self._texts = await self._add(state, state.exchanges[self._exchanges], self._texts)
-            before = self._measured.size
-            self._sizes.append(self._measured.add(messages).size - before)
-            self._made += messages
-            self._exchanges += 1
-        messages, texts = [], self._texts
+        begins = (first, self._read)
+        prefix = self._prefixes.take(self._mission_id)
+        if prefix is None or not prefix.fits(state, begins):
+            prefix = Prefix(begins=begins, compactions=state.compactions, texts=_opening(state, first))
+        while len(prefix.sizes) < len(state.exchanges) - 1:  # the calls of the last one may still run
+            exchange = state.exchanges[len(prefix.sizes)]
+            prefix.add(exchange, *await self._add(state, exchange, prefix.texts))
+        messages, texts = [], prefix.texts
         if state.exchanges:
             messages, texts = await self._add(state, state.exchanges[-1], texts)
-        measured = Measured(self._measured).add(messages)
-        self.sizes = [*self._sizes, measured.size - self._measured.size] if state.exchanges else ()
+        measured = Measured(prefix.measured).add(messages)
+        self.sizes = [*prefix.sizes, measured.size - prefix.measured.size] if state.exchanges else ()
         texts = [*texts, said] if said else texts
         end = [UserMessage("\n\n".join(texts))] if texts else []
-        return (*self._made, *messages, *end), measured.add(end)
+        self._prefixes.give(self._mission_id, prefix)
+        return (*prefix.messages, *messages, *end), measured.add(end)
 
     async def oldest(
         self, state: MissionState, first: str, said: str, *, count: int, room: int
@@ -447,11 +493,11 @@ class Transcript:
             media = result_text(result)[1]
         number = short_id(record.call_id)
         if record.call_id in state.trimmed:
-            read = f'{self._name_of(READ_RESULT)} with call_id "{number}" shows it'
+            read = f'{self._read} with call_id "{number}" shows it'
             left = [f"[{len(text)} characters, left out since; {read}]"] if text else []
             left += [f"[{one.type}, left out since]" for one in media]
             return ToolMessage(wanted, call.name, "\n".join(left), failed=record.outcome != "ok")
-        shown = excerpt(text, most, call_id=number, read=self._name_of(READ_RESULT))
+        shown = excerpt(text, most, call_id=number, read=self._read)
         if not shown.strip() and not media:
             shown = "(empty)"  # Anthropic refuses a text block without a text
         return ToolMessage(wanted, call.name, shown, record.outcome != "ok", media)

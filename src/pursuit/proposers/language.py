@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -337,6 +338,23 @@ class LanguageModel(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class WrappedModel:
+    """What stands around a model has its name and its terms."""
+
+    model: LanguageModel
+
+    @property
+    def name(self) -> str:
+        """The model's own name."""
+        return self.model.name
+
+    @property
+    def terms(self) -> Terms | None:
+        """The model's own terms."""
+        return self.model.terms
+
+
 class Models(Protocol):
     """Opens language models by their names."""
 
@@ -363,8 +381,8 @@ class ProposerContext:
 
     `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also
     across a crash, and its use is counted. `past` reads the events so far, `blob` what they set aside, and
-    `compact` records that a conversation was cut. `sampler` is the
-    model of the client that drives, if it has one. `lessons` are those of similar missions: data, not instructions.
+    `compact` records that a conversation was cut. `sampler` is the model of the client that drives, if it has one.
+    `lessons` are those of similar missions: data, not instructions.
     """
 
     tools: Sequence[OfferedTool]
@@ -373,5 +391,6 @@ class ProposerContext:
     blob: Callable[[str], Awaitable[bytes | None]]
     compact: Callable[[ConversationCompacted], Awaitable[None]] | None = None
     mission_id: str = ""
+    now: Callable[[], float] = time.time
     sampler: LanguageModel | None = None
     lessons: Sequence[str] = ()

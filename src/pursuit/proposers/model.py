@@ -24,6 +24,7 @@ from pursuit.proposers.conversation import (
     CHARACTERS,
     SUMMARISE,
     WINDOW,
+    Prefixes,
     Transcript,
     changes,
     first_message,
@@ -150,6 +151,7 @@ class AskModel:
         *,
         room: int = ROOM,
         patience: Patience | None = None,
+        prefixes: Prefixes | None = None,
     ) -> None:
         self._settings = settings
         self._models = models
@@ -165,11 +167,14 @@ class AskModel:
             blob=means.blob,
             name_of=self._names.shown,
             result_tokens=settings.result_tokens,
+            mission_id=means.mission_id,
+            prefixes=prefixes or Prefixes(),
         )
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """What the model wants to do next, at the beginning of an iteration or in the middle of its turn."""
-        model = self._models[min(state.fallback, len(self._models) - 1)]
+        place = min(self._order(state.fallback), key=self._rests(state).__getitem__)
+        model = self._models[place]
         try:
             request = await self.request(state)
             if request.attempt not in state.answers:
@@ -180,9 +185,9 @@ class AskModel:
         except NoAnswerYet as later:
             return Waiting("input", str(later))
         except Unreachable as outage:
-            return self._later(state, outage)
+            return self._later(state, place, outage)
         except Rejected as error:
-            return await self._rejected(state, model, error)
+            return await self._rejected(state, place, error)
         except NoAnswer as error:
             return Failed(str(error), final=True)
 
@@ -239,20 +244,46 @@ class AskModel:
         told = self._settings.window or known or WINDOW
         return min(told, state.windows.get(model.name, told))
 
-    def _later(self, state: MissionState, outage: Unreachable) -> Waiting:
-        """When the model is asked again; after repeated failures the next one is, and after the last one the first."""
-        failed, count = state.outages + 1, len(self._models)
-        pause = self._pause(state, outage.after or 0.0)
-        if count == 1 or failed % self._patience.failures:
-            return Waiting("model", str(outage), until=pause, lost=outage.lost)
-        following = (state.fallback + 1) % count
-        return Waiting("model", str(outage), until=0.0 if following else pause, fallback=following, lost=outage.lost)
+    def _order(self, first: int) -> list[int]:
+        """The models from this one on, all of them."""
+        count = len(self._models)
+        return [(first + step) % count for step in range(count)]
 
-    def _pause(self, state: MissionState, least: float = 0.0) -> float:
+    def _rests(self, state: MissionState) -> list[float]:
+        """For how many seconds from now the provider of each model wants to be left alone."""
+        now = self._means.now()
+        return [max(state.not_before.get(model.name, now) - now, 0.0) for model in self._models]
+
+    def _later(self, state: MissionState, place: int, outage: Unreachable) -> Waiting:
+        """When the model is asked again.
+
+        After repeated failures, and if its provider wants to be left alone for longer than our own pause, the next
+        model is asked that may be.
+        """
+        pause, after = self._pause(state), outage.after or 0.0
+        if len(self._models) == 1 or (state.unanswered % self._patience.failures and after <= pause):
+            return Waiting("model", str(outage), until=max(pause, after), lost=outage.lost, after=outage.after)
+        following, pause = self._following(state, place, after)
+        return Waiting("model", str(outage), until=pause, fallback=following, lost=outage.lost, after=outage.after)
+
+    def _following(self, state: MissionState, place: int, after: float | None) -> tuple[int, float]:
+        """The model that is asked after this one, and the pause before: the first that may be asked, or will be first.
+
+        This one itself may be asked `after` so many seconds, or not at all. After a round there is a pause of our own.
+        """
+        order, rests = self._order(place + 1), self._rests(state)
+        if after is None:
+            order.remove(place)
+        else:
+            rests[place] = max(rests[place], after)
+        following = min(order, key=rests.__getitem__)
+        return following, max(rests[following], self._pause(state) if following <= place else 0.0)
+
+    def _pause(self, state: MissionState) -> float:
         doubled = self._patience.first_pause * 2 ** min(state.outages // len(self._models), 30)
-        return max(min(doubled, self._patience.longest_pause), least)
+        return min(doubled, self._patience.longest_pause)
 
-    async def _rejected(self, state: MissionState, model: LanguageModel, error: Rejected) -> Waiting | Broken:
+    async def _rejected(self, state: MissionState, place: int, error: Rejected) -> Waiting | Broken:
         """What follows when the provider refuses a request.
 
         If it is too long, or may have an image that the provider cannot read, it is cut and sent again. A fallback
@@ -260,16 +291,15 @@ class AskModel:
         """
         if self._means.compact is not None and state.outages < self._patience.cuts:
             if error.kind == "length":
-                sent = min(self._window(state, model), expected(state, state.question_size))
+                sent = min(self._window(state, self._models[place]), expected(state, state.question_size))
                 return Waiting("model", str(error), until=0.0, window=int(sent * self._patience.narrower))
             shown = _results(state, await self.request(state))
             if error.kind == "content" and (media := [call_id for call_id, one in shown.items() if one.media]):
                 await self._trim(state, media)
                 return Waiting("model", str(error), until=0.0)
-        if not state.fallback:
+        if not place:
             return Broken(str(error))
-        following = (state.fallback + 1) % len(self._models)
-        pause = 0.0 if following else self._pause(state)
+        following, pause = self._following(state, place, None)
         return Waiting("model", f"skipped, because it refuses: {error}", until=pause, fallback=following)
 
     def _shown(self, tool: OfferedTool) -> OfferedTool:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -133,8 +134,9 @@ class ProviderModel:
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Asks, again after a short pause where that may help; the mission's own deadline still holds."""
-        pause, lost = self.retries.first_pause, 0
-        for left in reversed(range(self.retries.tries)):
+        pause, lost, tried = self.retries.first_pause, 0, 0
+        while True:
+            tried += 1
             try:
                 return self._read(await self._send(await self._model(), request), lost)
             except Rejected as failed:
@@ -144,11 +146,10 @@ class ProviderModel:
             except _Again as failed:
                 lost += failed.unknown
                 wait = pause if failed.after is None else failed.after
-                if not left or wait > self.retries.longest_pause:
+                if tried >= self.retries.tries or wait > self.retries.longest_pause:
                     raise Unreachable(f"{self.name}: {failed}{_charged(lost)}", failed.after, lost=lost) from None
             await anyio.sleep(wait)
             pause *= 2
-        raise Unreachable(f"{self.name}: no answer")
 
     async def aclose(self) -> None:
         """Closes the connections; the next request opens new ones."""
@@ -178,8 +179,10 @@ class ProviderModel:
         ]
         parameters = ModelRequestParameters(function_tools=tools)
         try:
-            messages = model.prepare_messages(self._messages(request), parameters)
+            messages = model.prepare_messages(self._messages(request, model.system), parameters)
             settings = _settings(model, request)
+            if self._thinking(request.settings) and _another_called(request, model.system):
+                settings = cast("ModelSettings", {key: settings[key] for key in settings if key not in _THOUGHTS})
             if request.stream:
                 return await self._stream(model, messages, settings, parameters, request)
             return await model_request(model, messages, model_settings=settings, model_request_parameters=parameters)
@@ -226,7 +229,7 @@ class ProviderModel:
         raise _Again(f"the stream of the answer stalled for {self.retries.stall:g} s", None, unknown=True)
 
     @staticmethod
-    def _messages(request: ModelRequest) -> list[ModelMessage]:
+    def _messages(request: ModelRequest, provider: str) -> list[ModelMessage]:
         """The conversation in the library's form; results and the words after them are one message."""
         from pydantic_ai.messages import ModelRequest as Asked  # noqa: PLC0415 - loaded with the first model
 
@@ -237,7 +240,7 @@ class ProviderModel:
                 parts.append(_part(message))
                 continue
             found += [Asked(parts=parts)] if parts else []
-            found.append(_response(message.answer))
+            found.append(_response(message.answer, provider))
             parts = []
         return [*found, Asked(parts=parts, instructions=request.system)]
 
@@ -284,14 +287,19 @@ def _native(response: ModelResponse) -> dict[str, Any] | None:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _response(answer: ModelAnswer) -> ModelMessage:
-    """An answer as it goes back to its provider, and to others in the parts that they take."""
-    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # noqa: PLC0415
+def _response(answer: ModelAnswer, provider: str) -> ModelMessage:
+    """An answer as it goes back to its provider, and to others without the thoughts in it."""
+    from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart  # noqa: PLC0415
+
+    def fits(part: object) -> bool:
+        if isinstance(part, ThinkingPart):  # the library would tell another provider's model that the user said them
+            return part.provider_name in (None, provider)
+        # Anthropic refuses a text without a word, also one that a model of its own has written beside a call.
+        return not isinstance(part, TextPart) or bool(part.content.strip())
 
     if answer.native is not None:
         found = _adapter().validate_python({"usage": {}, **answer.native})
-        # Anthropic refuses a text without a word, also one that a model of its own has written beside a call.
-        kept = [part for part in found.parts if not (isinstance(part, TextPart) and not part.content.strip())]
+        kept = [part for part in found.parts if fits(part)]
         return replace(found, parts=kept) if len(kept) < len(found.parts) else found
     parts: list[Any] = [TextPart(content=answer.text)] if answer.text.strip() else []
     parts += [ToolCallPart(tool_name=call.name, args=call.args or {}, tool_call_id=call.id) for call in answer.calls]
@@ -324,6 +332,22 @@ def _settings(model: Model, request: ModelRequest) -> ModelSettings:
     if request.temperature is not None:
         given["temperature"] = request.temperature
     return cast("ModelSettings", {**given, "max_tokens": request.max_tokens, "max_retries": 0})
+
+
+_THOUGHTS = ("thinking", "anthropic_thinking")
+
+
+def _another_called(request: ModelRequest, provider: str) -> bool:
+    """Whether another provider's model made calls since the user spoke: Anthropic refuses to begin to think then.
+
+    Words beside the results of calls do not end such a turn.
+    """
+    for before, message in reversed(list(pairwise((None, *request.messages)))):
+        if isinstance(message, UserMessage) and not isinstance(before, ToolMessage):
+            return False
+        if isinstance(message, AssistantMessage) and (message.answer.native or {}).get("provider_name") != provider:
+            return True
+    return False
 
 
 def _unheard(_words: str) -> None:

@@ -227,8 +227,9 @@ def seed_of(seed: int, number: int) -> int:
 
 
 LARGEST_SEED = 2**32
-REPEAT, MOST_REPEATS = 5, 8
-"""With noise each fifth trial measures the best point again, up to eight times: the mean then has a third of it."""
+REPEAT, MOST_REPEATS = 10, 8
+"""With noise each tenth trial measures the best point again, up to eight times: the mean then has a third of it. More
+repeats leave too few trials to find the best peak of many."""
 
 
 class Study:
@@ -315,12 +316,12 @@ class Study:
     def _due(self) -> dict[str, Any] | None:
         """The arguments that are measured again: with noise in turns the best ones, which luck may have made so.
 
-        Where it is not known whether there is noise, once: when the models bring no more gain.
+        Where it is not known whether there is noise, once: the best point of the first design.
         """
         if self.seen.noisy:
             due = self._count % REPEAT == REPEAT - 1
         else:
-            due = isinstance(self._steady, Surrogate) and self._steady.stopped(self._count) and self._points is None
+            due = isinstance(self._steady, Surrogate) and self._steady.doubts(self._count) and self._points is None
         leader = self.seen.leader() if due else None
         if leader is None or self.seen.count(leader) >= (MOST_REPEATS if self.seen.noisy else 2):
             return None

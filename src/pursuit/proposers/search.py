@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 
-from pursuit.core.confirmation import RETESTS, Remeasure, remeasure
+from pursuit.core.confirmation import Remeasure, remeasure, retests
 from pursuit.core.criteria import Check
 from pursuit.core.events import (
     AnyEvent,
@@ -211,6 +211,7 @@ class Search:
         self._bad: deque[Mapping[str, Any]] = deque(maxlen=RECENT)  # the arguments of the last trials that failed
         # With `then`, unless it is known that there is no noise: a winner, and its fresh results.
         self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
+        self._rejected = 0  # how many winners their fresh results rejected
         self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
         self._judged = False  # whether there was a checkpoint since `then` was called
         self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
@@ -400,11 +401,13 @@ class Search:
             args, fresh = self._tested
             fresh += [trial.metrics for trial in ended if trial.outcome == "ok" and trial.args == args]
             score = self._aim.score(_means(fresh), self._untold) if fresh else None
+            needed = retests(self._rejected)
             if score is None or not score.met:
                 self._tested = None
+                self._rejected += 1
             last = self._aim.score(ended[-1].metrics, self._untold) if ended[-1].outcome == "ok" else None
             # The last result counts for criteria without `confirm`.
-            enough = len(fresh) >= RETESTS and last is not None and last.met
+            enough = len(fresh) >= needed and last is not None and last.met
             self._shown = self._tested is not None and enough
         return None if self._tested is None or self._shown else self._searched(self._tested[0])
 

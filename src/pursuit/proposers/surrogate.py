@@ -131,21 +131,27 @@ class Seen:
         self._values: list[float] = []
         self._first: dict[bytes, int] = {}
         self._counts: dict[bytes, int] = {}
+        self.repeats = 0
+        """The results that were the same as an earlier one of their point: they leave no trace in the search."""
 
     def __len__(self) -> int:
         return len(self._points)
 
-    def add(self, point: Rows, excess: Sequence[float], value: float) -> None:
-        """Adds a result; one that differs from an earlier one of the same point shows that there is noise."""
+    def add(self, point: Rows, excess: Sequence[float], value: float) -> bool:
+        """Adds a result, unless it is a mere repeat; one that differs from an earlier one of its point shows noise."""
         key = point.tobytes()
-        first = self._first.setdefault(key, len(self._points))
         self._counts[key] = self._counts.get(key, 0) + 1
+        first = self._first.setdefault(key, len(self._points))
+        if first < len(self._points) and not self.noisy:
+            before, now = [self._values[first], *self._excess[first]], [value, *excess]
+            self.noisy = self._open and not np.allclose(before, now, rtol=SAME, atol=0.0)
+            if not self.noisy:
+                self.repeats += 1
+                return False
         self._points.append(point)
         self._excess.append(excess)
         self._values.append(value)
-        if self._open and first < len(self._points) - 1:
-            before, now = [self._values[first], *self._excess[first]], [value, *excess]
-            self.noisy |= not np.allclose(before, now, rtol=SAME, atol=0.0)
+        return True
 
     def count(self, point: Rows) -> int:
         """How often a point was measured."""
@@ -154,7 +160,7 @@ class Seen:
     @property
     def settled(self) -> bool:
         """Whether it is known if there is noise: the mission says so, or a point was measured twice."""
-        return not self._open or len(self._first) < len(self._points)
+        return not self._open or self.noisy or self.repeats > 0
 
     def rows(self, first: int = 0) -> tuple[Rows, Rows, Rows, Rows | None]:
         """Points, excesses and objective values from a row on; with noise their means, and how many each is of."""
@@ -199,6 +205,7 @@ class Surrogate(optuna.samplers.BaseSampler):
         self._seed = seed
         self._pending: dict[int, Rows] = {}
         self._failures: list[Rows] = []
+        self._learned = 0  # the rows of `seen` that are counted
         self.epochs = Epochs(seen)
         self._evolution: tuple[int, Evolution] | None = None
 
@@ -227,24 +234,38 @@ class Surrogate(optuna.samplers.BaseSampler):
         self._pending.pop(trial.number, None)
         point = self.space.encode(self.space.from_optuna(trial.params))
         if state == TrialState.COMPLETE and values:
-            if self.epochs.evolving and trial.number >= self.epochs.first_trial:
+            if len(self._seen) == self._learned:
+                return  # the same result once more
+            self._learned = len(self._seen)
+            number = self._place(trial.number)
+            if self.epochs.evolving and number >= self.epochs.first_trial:
                 self._evolve().tell(point, values[0])
-            self.epochs.count_trial(trial.number, trial.user_attrs[EXCESS], values[0])
+            self.epochs.count_trial(number, trial.user_attrs[EXCESS], values[0])
         elif trial.user_attrs.get(FAILED):
             self._failures.append(point)
 
-    def stopped(self, number: int) -> bool:
-        """Whether the models just stopped to gain for the first time, and noise may be why."""
-        return self.epochs.count == 1 and number == self.epochs.first_trial and not self._seen.settled
+    def _place(self, number: int) -> int:
+        """The number of a trial without the mere repeats before it: a search goes on after them as if without them."""
+        return number - self._seen.repeats
+
+    def doubts(self, number: int) -> bool:
+        """Whether it is time to find out if there is noise: after the design, or else when the models stop to gain."""
+        due = self.space.first_design if self.epochs.count == 0 else self.epochs.first_trial
+        if self.epochs.count > 1 or number != due or self._seen.settled:
+            return False
+        leader = self._seen.leader()
+        return leader is not None and not any((leader == one).all() for one in self._failures)  # repeats of it fail
 
     def yields(self, number: int) -> bool:
         """Whether this trial is TPE's: with noise each third one, unless it belongs to a design or to CMA-ES."""
+        number = self._place(number)
         if not self._seen.noisy or self._seen.aimless or self.epochs.evolving or number % 3 != TPE:
             return False
         place, listed = number - self.epochs.first_trial, self.space.size is not None and self.space.size <= LISTABLE
         return not listed and not (self.epochs.fresh and place < self.space.first_design)
 
     def _next(self, number: int) -> Rows:
+        number = self._place(number)
         chance = np.random.default_rng([self._seed, 0, number])
         first = self.epochs.first_row
         place = number - self.epochs.first_trial

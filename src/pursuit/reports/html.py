@@ -24,11 +24,12 @@ def render_html(report: Mapping[str, Any]) -> str:
     """The report as one HTML file: no script, nothing loaded from anywhere, light and dark, fit for print."""
     view = read(report)
     # The plots escape their own few words: they are all that the template takes as markup.
-    plots = [(metric, _plot(metric)) for metric in view.metrics[:MAX_PLOTS]]
+    plots = [(metric, metric_plot(metric)) for metric in view.metrics[:MAX_PLOTS]]
     return template("report.html.j2").render(view=view, plots=plots, others=view.metrics[MAX_PLOTS:], figure=figure)
 
 
-def _plot(metric: MetricView) -> str:
+def metric_plot(metric: MetricView) -> str:
+    """One metric over the iterations, as SVG."""
     return line_plot(
         metric.points,
         label=metric.name,
@@ -69,19 +70,20 @@ AGENT_COLUMNS = ("who", "attempts", "feasible", "solved", "mean", "standard erro
 WHOLE = ("attempt", "status", "score")
 """Columns whose cells are not broken."""
 
-_AXES = ("calls", "seconds", "tokens")
+_AXES = {"calls": "calls", "seconds": "seconds", "tokens": "tokens", "cost_usd": "cost in USD"}
 
 
 def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
     """The page; each problem has `title`, `problem_id`, the primary metric with its levels, and `attempts`."""
-    sections = [_section(one) for one in problems]
+    sections = [comparison_section(one) for one in problems]
     words = {"columns": COLUMNS, "whole": WHOLE, "agent_columns": AGENT_COLUMNS}
     return template("comparison.html.j2").render(**words, problems=sections)
 
 
-def _section(problem: Mapping[str, Any]) -> dict[str, Any]:
+def comparison_section(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """What is shown of one problem: its tables as text, and its plots as SVG."""
     attempts: Sequence[Mapping[str, Any]] = problem["attempts"]
-    plots = [(axis, _comparison_plot(problem, attempts, axis)) for axis in _AXES]
+    plots = [(name, _comparison_plot(problem, attempts, axis, name)) for axis, name in _AXES.items()]
     return {
         "title": problem["title"],
         "problem_id": problem["problem_id"],
@@ -162,11 +164,13 @@ def notes(row: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], axis: str) -> str:
+def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], axis: str, name: str) -> str:
     points = [
         (float(row[axis]), float(row["value"]), text(f"{row['label']} ({row['attempt_id']})"))
         for row in attempts
         if row["value"] is not None and row["feasible"] and row[axis] is not None
     ]
-    label = f"{problem['metric']} over {axis}"
-    return scatter_plot(points, label=label, target=problem["target"], whole=axis != "seconds")
+    if not any(x for x, _, _ in points):  # no attempt used any
+        return ""
+    label = f"{problem['metric']} over {name}"
+    return scatter_plot(points, label=label, target=problem["target"], whole=axis in ("calls", "tokens"))

@@ -1,4 +1,4 @@
-"""How single values of a report read: text, numbers, spans of time, moments, JSON.
+"""How single values of a report read: text, numbers, spans of time, moments, JSON, why a mission stands as it does.
 
 Every function takes any JSON value and returns text that can be stored as UTF-8, or None; none raises. Nothing is
 escaped here.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 # Control characters, halves of surrogate pairs, and the marks that make text run the other way.
 _UNPRINTABLE = re.compile(
@@ -161,6 +162,73 @@ def reason(value: Any) -> str:
     """A verdict's reason as a sentence; an unknown one as it is."""
     known = text(value)
     return _REASONS.get(known, known)
+
+
+def why(status: Mapping[str, Any]) -> str:
+    """One sentence on why a mission has its status."""
+    if "placement" in status:
+        return status["placement"]
+    if status["status"] == "interrupted":
+        return "no process drives it"
+    if "failure" in status and status["status"] == "failed":
+        return f"{status['failure']} (the trace is in the ledger)"
+    if "waiting_for" in status:
+        detail = f" ({status['waiting_detail']})" if "waiting_detail" in status else ""
+        if any("expired" in row for row in status["pending_approvals"]):
+            return f"waiting for {status['waiting_for']}{detail}; its question has expired, which counts as no"
+        until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
+        return f"waiting for {status['waiting_for']}{detail}{until}"
+    if "paused_reason" in status:
+        return _flat(status["paused_reason"])
+    if status["status"] in ("completed", "terminated"):
+        words = reason(status.get("verdict_reason"))
+        error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
+        return f"{words.removesuffix('.')}: {_flat(error)}" if error else words
+    return ""
+
+
+def best_words(found: Mapping[str, Any] | None) -> str:
+    """The best point that keeps all limits, and what a better one violates; empty before there is a point."""
+    row: Mapping[str, Any] = found or {}
+    words: list[str] = []
+    if row.get("feasible"):
+        mean = f", mean of {row['times']} calls" if "times" in row else ""
+        words.append(
+            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} "
+            f"(iteration {row['iteration'] + 1}{mean})"
+        )
+    if beyond := row.get("infeasible"):
+        broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
+        head = "" if words else f"no point keeps all limits; {row['metric']} "
+        words.append(f"{head}{figure(beyond['value'])} in iteration {beyond['iteration'] + 1} violates {broken}")
+    return "; ".join(words)
+
+
+def evidence_words(row: Mapping[str, Any]) -> str:
+    """The evidence of a criterion, as short as possible."""
+    evidence: Any = row["evidence"]
+    if not isinstance(evidence, dict):
+        return _flat(compact(evidence), 60)
+    facts = cast("dict[str, Any]", evidence)
+    if "count" in facts:
+        return f"seen {facts['count']:,} time{'' if facts['count'] == 1 else 's'}"
+    if isinstance(facts.get("met"), bool):
+        parts = {name: cast("dict[str, Any]", part) for name, part in facts.items() if isinstance(part, dict)}
+        return _flat(", ".join(_judged(name, part) for name, part in parts.items()), 60)
+    value = next((facts[key] for key in ("error", "value", "reason") if facts.get(key) is not None), facts)
+    return _flat(compact(value), 60) if number(value) is None else figure(value, number(facts.get("target")))
+
+
+def _judged(name: str, part: Mapping[str, Any]) -> str:
+    """What one expectation of a check came to: `exit code 1`, `succeeded: no`."""
+    name, value = name.replace("_", " "), part.get("value")
+    return f"{name}: {'yes' if part.get('met') else 'no'}" if value is None else f"{name} {figure(value)}"
+
+
+def _flat(value: Any, most: int | None = None) -> str:
+    """Text on one line, cut to `most` characters."""
+    flat = " ".join(text(value).split())
+    return flat if most is None or len(flat) <= most else f"{flat[: most - 1].rstrip()}\u2026"
 
 
 def _json(value: Any) -> str:

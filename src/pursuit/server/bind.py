@@ -23,13 +23,14 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.locks import PRIVATE_FILE, open_private
-from pursuit.server.tokens import Tokens
+from pursuit.server.tokens import PAGE_NAME, Tokens
 from pursuit.upstream.fixed_patterns import AUTHORITY
 
 if TYPE_CHECKING:
     from pursuit.server.oauth import OAuth
 
 PATH: Final = "/mcp"
+PAGE_PATH: Final = "/page"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _DEFAULT_PORTS = {80: "http", 443: "https"}
 _HIGHEST_PORT = 65_535
@@ -123,7 +124,8 @@ def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> None
 
 def admit(address: Address, tokens: Tokens | None, *, oauth: bool) -> Address:
     """The address, if it may be bound."""
-    if not address.is_loopback and not oauth and (tokens is None or not tokens.names()):
+    made = tokens is not None and any(one["name"] != PAGE_NAME for one in tokens.names())  # by a person
+    if not address.is_loopback and not oauth and not made:
         lacking = "clients need no token" if tokens is None else "there is no token yet"
         raise InvalidArgument(
             f"other machines can reach {address.host}, and {lacking}; make one with `pursuit token`, "

@@ -40,7 +40,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from pursuit import __version__
 from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.server.access import UPSTREAM, RequireScope, RequireToken, ScopeRules, Verifier, keys_unavailable
-from pursuit.server.bind import PATH, HttpBinding, peer_uid
+from pursuit.server.bind import PAGE_PATH, PATH, HttpBinding, peer_uid
 from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import event
 from pursuit.upstream.fixed_patterns import SURROGATE
@@ -235,7 +235,7 @@ def _without_surrogates(body: bytes) -> bytes:
 
 
 async def serve_http(
-    server: Server[Any],
+    server: Server[Any] | None,
     door: HttpBinding,
     *,
     routes: Sequence[Route] = (),
@@ -249,7 +249,7 @@ async def serve_http(
 
     With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
     their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
-    `rules` say which scope of a token a request needs.
+    `rules` say which scope of a token a request needs. Without a `server` there are only the routes.
     """
 
     def accepting() -> None:
@@ -263,9 +263,14 @@ async def serve_http(
 
     with closing(await anyio.to_thread.run_sync(door.listen)) as listener:
         known = listener.known
+        if server is None:
+            checked = [_checked(route, known) for route in routes]
+            requests = CancellableRequests(Router(checked, redirect_slashes=False))
+            await _serve(Starlette(), requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
+            return
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
-        open_routes = [_front_page(), *routes]
+        open_routes = [_front_page(routes), *routes]
         if door.tokens is None:
             endpoint = WholeRequests(endpoint, limits)
         else:
@@ -283,8 +288,9 @@ async def serve_http(
         await _serve(app, requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
 
 
-def _front_page() -> Route:
+def _front_page(routes: Sequence[Route]) -> Route:
     """Says at `/` what is served, to a person who opens the address in a browser."""
+    has_page = any(route.path.startswith(PAGE_PATH) for route in routes)
 
     async def say(request: Request) -> PlainTextResponse:
         url = str(request.base_url).rstrip("/") + PATH
@@ -292,6 +298,7 @@ def _front_page() -> Route:
             f"Pursuit {__version__} serves MCP here, over streamable HTTP. Its endpoint is {url}.\n"
             f"To look at it: npx @modelcontextprotocol/inspector --cli {url} --method tools/list "
             '--header "Authorization: Bearer TOKEN"\n'
+            + (f"The operator's page is {str(request.base_url).rstrip('/')}{PAGE_PATH}.\n" if has_page else "")
         )
 
     return Route("/", endpoint=say, methods=["GET"])

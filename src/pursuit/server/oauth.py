@@ -43,8 +43,10 @@ _log = logging.getLogger(__name__)
 class KeySettings:
     """The bounds of fetching keys, and of a token."""
 
-    fresh_seconds: float = 300
-    """After this time keys are fetched again in the background; those that are there count meanwhile."""
+    fresh_seconds: float = 60
+    """After this time keys are fetched again: so long a key counts that the issuer has withdrawn."""
+    wait_seconds: float = 1
+    """How long a request waits for that while its key is there; an issuer that hangs delays it by no more."""
     lifetime_seconds: float = 900
     """After this time keys that could not be fetched again count no more."""
     pause_seconds: float = 10
@@ -150,12 +152,12 @@ class _KeySet:
         """The key of this id; without an id the only key that there is. Raises `ValueError` and `KeysUnavailable`."""
         found, settings = self._among(kid, algorithm), self._settings
         age = anyio.current_time() - self._fetched
-        if found is not None and age <= settings.lifetime_seconds:
-            # No request waits for an issuer that hangs while its key counts.
-            if age > settings.fresh_seconds and (self._background is None or self._background.done()):
+        if found is None or age > settings.lifetime_seconds:
+            await self._refresh()
+        elif age > settings.fresh_seconds:
+            if self._background is None or self._background.done():
                 self._background = asyncio.create_task(self._refresh())
-            return dict(found)
-        await self._refresh()
+            await asyncio.wait([self._background], timeout=settings.wait_seconds)
         found = self._among(kid, algorithm)
         if anyio.current_time() - self._fetched > settings.lifetime_seconds:
             raise KeysUnavailable("the keys of the authorization server cannot be read; try again")

@@ -214,7 +214,7 @@ def approval_routes(
         return await approvals.show(request.path_params["approval_id"], reveal=reveal == "true", caller=caller)
 
     async def answer(request: Request, caller: Caller) -> dict[str, Any]:
-        said = _parse(await _body(request, limits.request_seconds))
+        said = _parse(await read_body(request, limits.request_seconds))
         approval_id: str = request.path_params["approval_id"]
         return await approvals.answer(
             approval_id, said.answer, reason=said.reason, caller=caller, channel="api", unseen=said.unseen
@@ -243,8 +243,8 @@ def _one_of(request: Request, known: str) -> str | None:
     return values[0] if values else None
 
 
-async def _body(request: Request, seconds: float) -> bytes:
-    """The body; reading stops at the limits of size and time. It is read only for a token that may answer."""
+async def read_body(request: Request, seconds: float) -> bytes:
+    """The body; reading stops at the limits of size and time. It is read only for a caller that may send one."""
     received = bytearray()
     try:
         with anyio.fail_after(seconds):

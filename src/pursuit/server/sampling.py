@@ -126,10 +126,12 @@ def _message(message: Message, *, native: bool) -> tuple[Literal["user", "assist
 
 
 def _merged(parts: Iterable[tuple[Literal["user", "assistant"], list[Any]]]) -> list[SamplingMessage]:
-    """Messages whose roles alternate: several results and the words after them are one."""
+    """Messages whose roles alternate; but MCP wants the results of calls in a message without any other content."""
     found: list[SamplingMessage] = []
+    kind: tuple[str, bool] | None = None
     for role, content in parts:
-        if found and found[-1].role == role:
+        before, kind = kind, (role, any(isinstance(one, ToolResultContent) for one in content))
+        if kind == before:
             found[-1].content = [*found[-1].content_as_list, *content]
         else:
             found.append(SamplingMessage(role=role, content=content))

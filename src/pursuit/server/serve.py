@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,6 +21,8 @@ from pursuit.server.missions.server import mission_server
 from pursuit.server.stdio import serve_stdio
 
 if TYPE_CHECKING:
+    from starlette.routing import Route
+
     from pursuit.server.bind import HttpBinding
     from pursuit.server.gateway.upstreams import GatewayOptions
 
@@ -32,11 +34,13 @@ async def serve(
     door: HttpBinding | None = None,
     *,
     gateway: GatewayOptions | None = None,
+    page: Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]] | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serves missions, or as a gateway the configured servers, whose configuration is read again on SIGHUP.
 
-    Over HTTP until cancelled, or without an address over standard input until that ends.
+    Over HTTP until cancelled, or without an address over standard input until that ends. `page` opens the routes of
+    the operator's page, which HTTP serves beside MCP.
     """
     composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
     async with runtime, composed as server:
@@ -49,9 +53,26 @@ async def serve(
         from pursuit.server.http import serve_http  # noqa: PLC0415
         from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
 
-        routes = () if door.operators is None else approval_routes(runtime.service, door.operators, door.oauth)
+        routes = [] if door.operators is None else approval_routes(runtime.service, door.operators, door.oauth)
         rules = MISSIONS if gateway is None else UPSTREAM
-        await serve_http(server, door, routes=routes, any_text=gateway is not None, rules=rules, listening=listening)
+        async with nullcontext(()) if page is None else page(runtime) as more:
+            routes += more
+            await serve_http(
+                server, door, routes=routes, any_text=gateway is not None, rules=rules, listening=listening
+            )
+
+
+async def serve_page(
+    runtime: Runtime,
+    door: HttpBinding,
+    page: Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]],
+    listening: Callable[[str], None],
+) -> None:
+    """Serves the operator's page alone, until cancelled: no MCP, and no mission is driven."""
+    from pursuit.server.http import serve_http  # noqa: PLC0415 - stdio starts without a web stack
+
+    async with runtime, page(runtime) as routes:
+        await serve_http(None, door, routes=routes, listening=listening)
 
 
 @asynccontextmanager

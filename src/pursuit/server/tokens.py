@@ -28,6 +28,7 @@ from pursuit.upstream.fixed_patterns import TOKEN_NAME
 FILE_NAME: Final = "tokens.json"
 LOCAL_FILE: Final = "http.token"
 LOCAL_NAME: Final = "local"
+PAGE_NAME: Final = "page"
 PREFIX: Final = "pursuit_"
 
 Right = Literal["approve-own"]
@@ -86,6 +87,45 @@ class NameTaken(InvalidArgument):
     """A token has that name already."""
 
 
+class PrivateFile:
+    """A file that its owner alone can read, and that one process at a time changes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """While it lasts, no other process can change the file."""
+        try:
+            make_private_folder(self.path.parent)
+            lock = open_private(self.path.with_name(f"{self.path.name}.lock"))
+        except OSError as error:
+            raise _unusable(self.path, "change", error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        except OSError as error:
+            raise _unusable(self.path, "change", error) from error
+        finally:
+            os.close(lock)
+
+    def write(self, text: str) -> None:
+        """Replaces the file atomically; a crash leaves the old one or the new one."""
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        fresh.unlink(missing_ok=True)  # left by a process that died; we hold the lock
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
+            os.fchmod(file.fileno(), PRIVATE_FILE)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
 class Tokens:
     """The tokens in one file; the file is read again whenever it has changed."""
 
@@ -142,7 +182,7 @@ class Tokens:
             taken, token = {one.name for one in entries}, _new_token()
             names = (LOCAL_NAME, *(f"{LOCAL_NAME}-{number}" for number in range(2, len(taken) + 3)))
             name = next(name for name in names if name not in taken)
-            self._write_private(self.local_file, f"{token}\n")
+            PrivateFile(self.local_file).write(f"{token}\n")
             made = _iso(datetime.now(tz=UTC))
             self._write((*entries, Holder(name=name, sha256=fingerprint(token), created_at=made)))
             return token, True
@@ -166,7 +206,7 @@ class Tokens:
                 before, sha256=fingerprint(token), created_at=_iso(now), expires_at=ends, subject=before.owner
             )
             if fingerprint(self._kept()) == before.sha256:
-                self._write_private(self.local_file, f"{token}\n")
+                PrivateFile(self.local_file).write(f"{token}\n")
             self._write([after if one is before else one for one in entries])
         return token
 
@@ -207,6 +247,29 @@ class Tokens:
                 found = entry
         return None if found is None or found.expired else found
 
+    def holders(self) -> tuple[Holder, ...]:
+        """All tokens."""
+        return self._current()
+
+    def owned(self, owner: str) -> Holder | None:
+        """The valid token whose records belong to this owner: it, or the one that it was rotated to."""
+        return next((one for one in self._current() if one.owner == owner and not one.expired), None)
+
+    def of_page(self) -> Holder:
+        """The operator's token that the page's sign-in links stand for; it is made if there is none.
+
+        Only its hash is stored, so no client can show it; revoking it ends the sessions of the page.
+        """
+        with self._alone() as entries:
+            found = next((one for one in entries if one.name == PAGE_NAME and one.operator), None)
+            if found is None:
+                if any(one.name == PAGE_NAME for one in entries):
+                    raise NameTaken(f"a client's token is named {PAGE_NAME!r}; revoke it first", name=PAGE_NAME)
+                made = _iso(datetime.now(tz=UTC))
+                found = Holder(name=PAGE_NAME, sha256=fingerprint(_new_token()), created_at=made, operator=True)
+                self._write((*entries, found))
+            return found
+
     def _current(self) -> tuple[Holder, ...]:
         try:
             at = self.path.stat()
@@ -224,18 +287,8 @@ class Tokens:
     @contextmanager
     def _alone(self) -> Generator[tuple[Holder, ...]]:
         """The entries of the file, while no other process can change it."""
-        try:
-            make_private_folder(self.path.parent)
-            lock = open_private(self.path.with_name(f"{self.path.name}.lock"))
-        except OSError as error:
-            raise _unusable(self.path, "change", error) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with PrivateFile(self.path).alone():
             yield _read(self.path) if self.path.exists() else ()
-        except OSError as error:
-            raise _unusable(self.path, "change", error) from error
-        finally:
-            os.close(lock)
 
     def _kept(self) -> str:
         """The token of `local_file`; empty if there is none."""
@@ -247,23 +300,7 @@ class Tokens:
     def _write(self, entries: Sequence[Holder]) -> None:
         document = _Document(version=1, tokens=tuple(entries))
         body = json.dumps(msgspec.to_builtins(document), indent=1)
-        self._write_private(self.path, f"{body}\n")
-
-    def _write_private(self, path: Path, text: str) -> None:
-        """Replaces a file atomically; a crash leaves the old one or the new one."""
-        fresh = path.with_name(f"{path.name}.new")
-        fresh.unlink(missing_ok=True)  # left by a process that died; we hold the lock
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
-            os.fchmod(file.fileno(), PRIVATE_FILE)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        PrivateFile(self.path).write(f"{body}\n")
 
 
 def _new_token() -> str:

@@ -14,9 +14,27 @@ import anyio
 
 from pursuit.core.approvals import GRANTS, Approval, pending
 from pursuit.core.audit import masked
-from pursuit.core.events import ApprovalAnswered, ApprovalExpired, ApprovalShown, Channel, Permission, decode
+from pursuit.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalExpired,
+    ApprovalShown,
+    Channel,
+    Permission,
+    decode,
+)
+from pursuit.core.pins import PINS, PinState, decode_pin
+from pursuit.core.report import iso
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict, Fault, InvalidArgument, PolicyDenied, SessionNotFound, ValidationFailed
+from pursuit.errors import (
+    Conflict,
+    Fault,
+    InvalidArgument,
+    PolicyDenied,
+    PursuitError,
+    SessionNotFound,
+    ValidationFailed,
+)
 from pursuit.ledger.contract import every_stream
 from pursuit.policy.traits import LONGEST_FORM, whole_question
 from pursuit.service.audit import Caller
@@ -24,6 +42,7 @@ from pursuit.service.gateway_journal import (
     GatewayQuestions,
     already_answered,
     expired,
+    may_answer,
     require_other,
     require_other_client,
     require_seen,
@@ -32,6 +51,9 @@ from pursuit.service.queries import approval_row
 from pursuit.service.service import Service, storable_reason
 from pursuit.upstream.pins import accept
 
+LOOK_BACK = 20_000
+"""Events of a mission in which the last approved call of a tool is looked for."""
+_CHUNK = 2_000
 APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
 
 
@@ -149,8 +171,15 @@ class Approvals:
             raise expired(approval_id, asked.until)
         before = set(asked.said)
         if answer in GRANTS:
+            client = _client_of(asked, await service.state(mission_id))
             await require_other_client(
-                service.audit, approval_id, mission_id, by=by, channel=channel, client=asked.subject
+                service.audit,
+                approval_id,
+                mission_id,
+                by=by,
+                channel=channel,
+                client=client,
+                accepts=asked.accepts is not None,
             )
             require_seen(approval_id, cut=asked.cut and not unseen and by.person not in asked.shown)
             require_other(approval_id, by.person in before, asked.require)
@@ -191,13 +220,65 @@ class Approvals:
                 await service.say(mission_id, seen)
         return {**approval_row(mission_id, asked), "args": asked.args if reveal else masked(asked.args)}
 
-    async def forms(self, mission_id: str) -> dict[str, str]:
-        """The whole text of each open question of a mission that fits a form, by the ids."""
+    async def detail(self, approval_id: str, *, caller: Caller | None = None) -> dict[str, Any]:
+        """A question as `show` gives it, with the last approved call of the same tool and the tool's definition.
+
+        `definition_before` is the definition at that call, where it was another one.
+        """
+        row = await self.show(approval_id, caller=caller)
+        answer: dict[str, Any] = {**row, "last_approved": None, "definition": None, "definition_before": None}
+        try:
+            approvals = (await self._service.state(row["session_id"])).approvals
+        except PursuitError:  # a gateway asked
+            return answer
+        asked = approvals[approval_id]
+        last = await self._last_approved(row["session_id"], asked)
+        definitions = await self._definitions() if asked.digest is not None else {}
+        answer |= {"definition": definitions.get(asked.digest or ""), "accepts": asked.accepts, "answer": asked.answer}
+        if last is not None:
+            question, yes = last
+            answer["last_approved"] = {"args": masked(question.args), "by": yes.by, "asked_at": iso(question.at)}
+            if question.digest not in (None, asked.digest):
+                answer["definition_before"] = definitions.get(question.digest)
+        return answer
+
+    async def _last_approved(self, mission_id: str, asked: Approval) -> tuple[ApprovalAsked, ApprovalAnswered] | None:
+        """The last question about the same tool that got a yes, and the yes; the state keeps open ones alone."""
+        row = await self.ledger.row(mission_id)
+        until = 0 if row is None else row.head.seq
+        answers: dict[str, ApprovalAnswered] = {}
+        for _ in range(LOOK_BACK // _CHUNK):
+            after = max(0, until - _CHUNK)
+            for stored in reversed(await self.ledger.read(mission_id, after, until - after)):
+                if stored.type not in ("ApprovalAsked", "ApprovalAnswered"):
+                    continue
+                event = decode(stored.type, stored.body)
+                if isinstance(event, ApprovalAnswered) and event.answer in GRANTS:
+                    answers[event.approval_id] = event
+                elif isinstance(event, ApprovalAsked) and event.tool == asked.tool:
+                    yes = answers.get(event.approval_id)
+                    if yes is not None and event.approval_id != asked.approval_id:
+                        return event, yes
+            until = after
+        return None
+
+    async def _definitions(self) -> dict[str, Any]:
+        """Each definition of a tool that was listed, by its digest."""
+        pins = PinState()
+        for stored in await self.ledger.read(PINS):
+            pins.apply(decode_pin(stored.body))
+        return pins.definitions
+
+    async def forms(self, mission_id: str, caller: Caller, channel: Channel | None) -> dict[str, str]:
+        """The whole text of each open question of a mission that this client's user may answer, by the ids.
+
+        One that is too long for a form is for the operator alone.
+        """
         state, now = await self._service.state(mission_id), self._service.clock.now()
         texts = {
             one.approval_id: one.description if one.accepts else whole_question(one.description, one.args)
             for one in pending(state.approvals)
-            if now < one.until
+            if now < one.until and may_answer(caller, channel, _client_of(one, state), accepts=one.accepts is not None)
         }
         return {approval_id: text for approval_id, text in texts.items() if len(text) <= LONGEST_FORM}
 
@@ -243,6 +324,11 @@ class Approvals:
             row.name async for row in rows if row.status != "waiting" or row.summary.get("waiting_for") == "approval"
         ]
         return found[::-1]
+
+
+def _client_of(asked: Approval, state: MissionState) -> str | None:
+    """The client that a call is made for: a child mission has no driver of its own, and its parent's owner."""
+    return asked.subject or state.owner
 
 
 def _require_id(approval_id: str) -> None:

@@ -44,6 +44,7 @@ from pursuit.proposers.language import (
     ProposerContext,
     Terms,
     ToolMessage,
+    WrappedModel,
     not_text,
 )
 from pursuit.proposers.model import AskModel, ToolNames
@@ -182,6 +183,7 @@ class Conversations:
             past=past,
             blob=self.ledger.blob,
             mission_id=mission_id,
+            now=self.driver.clock.now,
         )
 
     async def _tools(self, state: MissionState) -> list[OfferedTool]:
@@ -199,22 +201,11 @@ class Conversations:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsent:
+class _Unsent(WrappedModel):
     """A model that is not asked; its requests are kept as they would be sent."""
 
-    model: LanguageModel
     state: MissionState
     found: list[ModelRequest]
-
-    @property
-    def name(self) -> str:
-        """The model's own name."""
-        return self.model.name
-
-    @property
-    def terms(self) -> Terms | None:
-        """The model's own terms."""
-        return self.model.terms
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Keeps the request."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import anyio
 
-from pursuit.core.budgets import child_id, used_of
+from pursuit.core.budgets import child_id, under_way, used_of
 from pursuit.core.child_admission import is_authored, summary_of, wanted_child
 from pursuit.core.events import MissionResumed
-from pursuit.core.mission import FLEET, Fleet, ModelProposer
+from pursuit.core.mission import FIRST, FLEET, BestOfProposer, Fleet, ModelProposer
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, Tool, ToolResult
@@ -261,9 +261,17 @@ class _ChildRun:
         if self._ctx.cancelled:
             return True
         try:
-            return (await self._service.state(self._parent)).terminal
+            parent = await self._service.state(self._parent)
         except SessionNotFound:
             return True
+        return parent.terminal or await self._another_won(parent)
+
+    async def _another_won(self, parent: MissionState) -> bool:
+        """Whether the first agent wins, and another child was it."""
+        if not _first_wins(parent):
+            return False
+        others = [await self._service.ledger.row(one) for one in parent.children if one != self._child]
+        return any(row is not None and row.status == "completed" for row in others)
 
     async def _abort(self, reason: str) -> None:
         with suppress(SessionTerminal, SessionNotFound):
@@ -277,12 +285,23 @@ class _ChildRun:
         await self._abort(why)
         return Ending.failure(f"{self._child}: {why}")
 
+    async def _end_rivals(self, state: MissionState) -> None:
+        """Ends the other agents if the first wins, and this one is it."""
+        parent = await self._service.state(self._parent)
+        if state.status != "completed" or not _first_wins(parent):
+            return
+        for other in under_way(parent):
+            if other != self._child:
+                with suppress(SessionTerminal, SessionNotFound):
+                    await self._service.abort(other, reason="another agent was first", caller=self._by)
+
     async def _ended(self) -> Ending:
         """The child's end as a tool's result."""
         try:
             state = await self._service.state(self._child)
         except SessionNotFound:
             return Ending(status="cancelled", message="it was called off before it began")
+        await self._end_rivals(state)
         summary = summary_of(self._child, state, used_of(state))
         result = as_tool_result(summary)
         if state.stop is None:
@@ -290,6 +309,11 @@ class _ChildRun:
         why = f"{self._child} was ended by {state.stop.by}: {state.stop.reason or state.verdict_reason}"
         result |= {"content": [{"type": "text", "text": why}], "isError": True}
         return Ending.failure(why, result=result)
+
+
+def _first_wins(parent: MissionState) -> bool:
+    proposer = parent.mission.proposer
+    return isinstance(proposer, BestOfProposer) and proposer.pick == FIRST
 
 
 def _models_of(state: MissionState) -> frozenset[str]:

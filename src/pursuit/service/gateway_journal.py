@@ -424,16 +424,37 @@ def require_seen(question: str, *, cut: bool) -> None:
         )
 
 
+def may_answer(by: Caller, channel: Channel | None, client: str | None, *, accepts: bool = False) -> bool:
+    """Whether a yes of this caller counts for a call of that client.
+
+    A client approves calls of others alone, but in the dialog of its user its own alone, also in a mission that is
+    shared with it. What `accepts` changed tools concerns all clients. The operator, and the user over stdio, approve
+    everything.
+    """
+    if by.subject is None or channel == "stdio-elicitation":
+        return True
+    own = by.subject == client
+    return own and not accepts if channel == "http-elicitation" else not own
+
+
 async def require_other_client(
-    audit: Audit, question: str, stream: str, *, by: Caller, channel: Channel | None, client: str | None
+    audit: Audit,
+    question: str,
+    stream: str,
+    *,
+    by: Caller,
+    channel: Channel | None,
+    client: str | None,
+    accepts: bool = False,
 ) -> None:
-    """Refuses, and records, a client's yes to a question about its own call, except in the dialog of its user."""
-    if by.subject is None or by.subject != client or channel in ("stdio-elicitation", "http-elicitation"):
+    """Refuses, and records, a yes that `may_answer` does not allow."""
+    if may_answer(by, channel, client, accepts=accepts):
         return
+    whose = by.who if by.subject == client else "another client"
     async with audit.control(by, "approve", stream, {"approval_id": question, "channel": channel}):
         raise PolicyDenied(
-            f"{question} is about a call of {by.who}, who cannot approve it; the operator or another approver answers "
-            "it; nothing was changed",
+            f"{question} is about a call of {whose}, and {by.who} cannot approve it; the operator or another "
+            "approver answers it; nothing was changed",
             approval_id=question,
         )
 

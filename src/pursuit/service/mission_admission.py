@@ -24,6 +24,8 @@ from pursuit.core.mission import (
     AgentProposer,
     AnyProposer,
     AskedProposer,
+    BestOfProposer,
+    Fleet,
     Mission,
     ModelProposer,
     RepeatProposer,
@@ -344,6 +346,10 @@ async def admit(
     """
     if isinstance(mission.proposer, SearchProposer):
         require_search()
+    best_of = isinstance(mission.proposer, BestOfProposer)
+    if isinstance(mission.proposer, BestOfProposer) and mission.fleet is None:
+        most = len(mission.proposer.agents)
+        mission = mission.model_copy(update={"fleet": Fleet(max_children=most, at_once=most)})
     reading = isinstance(mission.proposer, AskedProposer)
     catalogue = await pool.catalogue(_servers(mission, pool), reading=reading)
     if mission.fleet is not None:
@@ -355,6 +361,7 @@ async def admit(
     named = resolver.allowlist(mission)
     if agent:
         named = list(dict.fromkeys([*named, AGENT_TURN]))
+    if agent or best_of:
         resolver.agent(pool, allowed=agents)
     if mission.fleet is not None:
         named = list(dict.fromkeys([*named, SPAWN]))

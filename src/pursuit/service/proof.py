@@ -67,7 +67,7 @@ class _Mission:
             kind=MISSION,
             statuses=frozenset((row.status,)),
             summary=row.summary(),
-            later=frozenset(("run_goal",)),
+            later=frozenset(("run_goal", "queue")),
             digests=frozenset(self._digests),
             report=self._report,
         )

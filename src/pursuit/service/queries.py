@@ -34,7 +34,7 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.fold import advance
-from pursuit.core.mission import AGENT, FLEET, SamplingProposer
+from pursuit.core.mission import AGENT, FLEET, QUEUE, SamplingProposer
 from pursuit.core.observe import value_of
 from pursuit.core.report import (
     budget_row,
@@ -64,7 +64,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
-from pursuit.ledger.placement import CHECK, FILE, MACHINE, QUEUE, Placement, Requirements
+from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requirements
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.proof import FOLDS
@@ -335,6 +335,34 @@ ANYONE = "*"
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
 
+ASKS_PERSON = frozenset({"approval", "input", "budget"})
+"""What a mission waits for that only a person gives."""
+GROUP_SIZE = 50
+MOST_SCANNED = 20_000
+"""Rows that one request looks at to find those of a filter which no index serves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionFilter:
+    """Which missions to list; what is None or empty selects all. `owner` is `""` for the operator's own."""
+
+    status: ShownStatus | None = None
+    words: str = ""
+    owner: str | None = None
+    queue: str = ""
+    since: float | None = None
+    until: float | None = None
+
+    def selects(self, row: StreamRow) -> bool:
+        """Whether a row is among them, apart from its status and time."""
+        about = f"{row.name} {row.summary.get('directive', '')}".lower() if self.words else ""
+        return (
+            all(word in about for word in self.words.lower().split())
+            and self.owner in (None, row.summary.get("owner", ""))
+            and self.queue in ("", row.summary.get("queue", QUEUE))
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
     """One process's view of the missions in a ledger."""
@@ -385,6 +413,25 @@ class Queries:
             child["status"] = "pending" if row is None else (await self._row(row))["status"]
             child["directive"] = "" if row is None else row.summary.get("directive", "")
         return status
+
+    async def fleets(self, *, limit: int = 50) -> list[str]:
+        """The missions that started children and are no children themselves, the newest first."""
+        parents: dict[str, str | None] = {}
+        async for row in every_stream(self.ledger, kind="mission"):
+            if row.status != FORGOTTEN:
+                parents[row.name] = row.summary.get("parent")
+        roots = {parent for parent in parents.values() if parent is not None and not parents.get(parent)}
+        return [name for name in parents if name in roots][:limit]
+
+    async def fleet(self, mission_id: str) -> dict[str, Any]:
+        """A mission with its children, and theirs: each with its status, and of the budget what is lent and used."""
+        try:
+            status = await self.status(mission_id)
+        except SessionNotFound:
+            return {"session_id": mission_id, "status": FORGOTTEN, "children": []}
+        children = [{**child, **await self.fleet(child["session_id"])} for child in status.get("children", ())]
+        kept = ("session_id", "status", "directive", "budget", "iteration_count", "waiting_for", "verdict_reason")
+        return {**{key: status[key] for key in kept if key in status}, "children": children}
 
     async def find(self, word: str) -> str:
         """The id of the mission that a person means by this word; see `find_id`."""
@@ -453,6 +500,55 @@ class Queries:
                 return {"sessions": found}
             if len(found) == limit:
                 return {"sessions": found, "next_cursor": cursor}
+
+    async def overview(self, wanted: MissionFilter, *, cursor: str | None = None) -> dict[str, Any]:
+        """The missions as an operator looks at them: those that need a person, those under way, those that ended.
+
+        Each group has its newest missions; `more` names the groups that were cut. A `cursor` continues the ended ones.
+        """
+        groups: dict[str, list[dict[str, Any]]] = {"needs_you": [], "under_way": [], "ended": []}
+        more: list[str] = []
+        for status in ("failed", "waiting", "running", "paused", "pending"):
+            if cursor is not None or wanted.status not in (None, status, *(["interrupted"] * (status == "running"))):
+                continue
+            rows, next_cursor = await self._matching(wanted, status, None, 2 * GROUP_SIZE)
+            for row in rows:
+                shown = await self._row(row)
+                if wanted.status not in (None, shown["status"]):
+                    continue
+                asks = shown.get("waiting_for") in ASKS_PERSON
+                needs = asks or (shown["status"] in ("failed", "interrupted") and "parent" not in shown)
+                groups["needs_you" if needs else "under_way"].append(shown)
+            if next_cursor is not None:
+                more += ["needs_you" if status in ("failed", "waiting") else "under_way"]
+        answer: dict[str, Any] = {}
+        if wanted.status in (None, "completed", "terminated"):
+            ended = wanted.status or ("completed", "terminated")
+            rows, next_cursor = await self._matching(wanted, ended, cursor, GROUP_SIZE)
+            groups["ended"] = [list_row(row) for row in rows]
+            if next_cursor is not None:
+                answer["next_cursor"] = next_cursor
+        for name in ("needs_you", "under_way"):
+            if len(groups[name]) > GROUP_SIZE:
+                more.append(name)
+            groups[name] = sorted(groups[name], key=lambda row: row["created_at"], reverse=True)[:GROUP_SIZE]
+        return {**groups, **answer, "more": sorted(set(more))}
+
+    async def _matching(
+        self, wanted: MissionFilter, status: str | Sequence[str], cursor: str | None, limit: int
+    ) -> tuple[list[StreamRow], str | None]:
+        """The newest rows of a filter, at least so many if there are, and the cursor after them."""
+        found: list[StreamRow] = []
+        narrow = bool(wanted.words or wanted.owner is not None or wanted.queue)
+        size, scanned = (4 * limit if narrow else limit), 0
+        while True:
+            page = await self.ledger.streams(
+                kind="mission", status=status, since=wanted.since, until=wanted.until, cursor=cursor, limit=size
+            )
+            found += [row for row in page.rows if wanted.selects(row)]
+            scanned, cursor = scanned + len(page.rows), page.next_cursor
+            if cursor is None or len(found) >= limit or scanned >= MOST_SCANNED:
+                return found, cursor
 
     async def is_stopped_short(self, mission_id: str) -> bool:
         """Whether no live process drives, and no worker will drive, a run that has not gone as far as it was asked to.

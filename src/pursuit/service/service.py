@@ -51,7 +51,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.language import LanguageModel, Models, NoAnswer
-from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal
+from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal, local_subject
 from pursuit.service.conversations import Conversations
 from pursuit.service.limits import ClientLimits
 from pursuit.service.mission_admission import admit
@@ -222,8 +222,7 @@ class Service(Queries):
         file that it was read from, `mode` the policy mode that the operator chose for it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
-        agents = operators_own and child_of is None
-        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=agents)
+        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=operators_own)
         mission_id = (session_id or new_mission_id()) if child_of is None else child_of.session_id
         created = MissionCreated(
             at=self.clock.now(),
@@ -524,6 +523,10 @@ class Service(Queries):
             if client and not self.may_force_complete:
                 why = "clients may not end a mission as completed ([callers] may_force_complete = false)"
                 raise PolicyDenied(f"{why}; its criteria decide, and mission_abort ends it", session_id=mission_id)
+            owner = (await self.state(mission_id)).owner or local_subject(self.uid)
+            if client and who.subject != owner and not self.scoped:
+                why = "the mission is shared with you, and only the client that started it ends it as completed"
+                raise PolicyDenied(f"{why}; mission_abort ends it", session_id=mission_id)
             word = CompletionOrdered(at=self.clock.now(), by=str(who), reason=storable_reason(reason), client=client)
             return await self._end(mission_id, word)
 

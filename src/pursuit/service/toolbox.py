@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import anyio
@@ -40,7 +39,7 @@ from pursuit.errors import (
 from pursuit.policy.rules import Layers, conditional_rules, decide
 from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
 from pursuit.proposers.contract import Broken, Failed, Proposer, Turn, Waiting
-from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswer, ProposerContext
+from pursuit.proposers.language import ModelRequest, Models, NoAnswer, ProposerContext, WrappedModel
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.mission_admission import admit
 from pursuit.upstream.host import ToolHost
@@ -69,6 +68,17 @@ class Toolbox:
         catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
         disabled = [name for name in self.disabled if server is None]
         return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
+
+    async def overview(self) -> dict[str, Any]:
+        """The listing, the servers with their health, and what they changed since their tools were accepted."""
+        found, catalogue = await self._changes(None)
+        failures = catalogue.failures
+        servers = [
+            {**row, **({"status": "failed", "error": failures[row["server"]]} if row["server"] in failures else {})}
+            for row in self.host.pool.health()
+        ]
+        changed = [{**one.what, "difference": one.text} for one in found]
+        return {**_listed(catalogue, self.host.layers(), catalogue), "servers": servers, "changed": changed}
 
     async def changed(self, server: str | None = None) -> dict[str, Any]:
         """What the servers changed since their tools were accepted, with the difference for a person."""
@@ -279,7 +289,9 @@ class Planner:
         async def blob(_digest: str) -> bytes | None:
             return None
 
-        means = ProposerContext(tools=offered(state, tools), record=partial(_Counted, spent), past=past, blob=blob)
+        means = ProposerContext(
+            tools=offered(state, tools), record=lambda model: _Counted(model, spent), past=past, blob=blob
+        )
         shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
         frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
         return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
@@ -356,23 +368,22 @@ class _Spent:
         return Deadline(set(), timeout=self.timeout, ceiling=self.timeout, wall_clock_left=left)
 
 
-class _Counted:
+@dataclass(frozen=True, slots=True)
+class _Counted(WrappedModel):
     """The same model; its answers are counted and not stored."""
 
-    def __init__(self, spent: _Spent, model: LanguageModel) -> None:
-        self.name, self.terms = model.name, model.terms
-        self._model = model
-        self._spent = spent
+    spent: _Spent
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        state = self._spent.state
+        """Asks within the time that the mission would have."""
+        state = self.spent.state
         request = affordable(state, request, self.terms)
-        limit = self._spent.deadline()
-        answer = await limit.bound(self._model.answer(request))
+        limit = self.spent.deadline()
+        answer = await limit.bound(self.model.answer(request))
         if answer is None:
             raise NoAnswer(f"{self.name}: {limit.why()}")
         state.densest = learnt(state.densest, size=request.size, tokens=answer.input_tokens)
         state.tokens += answer.input_tokens + answer.output_tokens
         state.cost_usd = round(state.cost_usd + (answer.cost_usd or 0.0), 9)
-        self._spent.unpriced = self._spent.unpriced or answer.cost_usd is None
+        self.spent.unpriced = self.spent.unpriced or answer.cost_usd is None
         return answer

@@ -18,16 +18,16 @@ from pathlib import Path
 import anyio
 
 from pursuit.core.events import KNOWN, UPCASTS, Identity
+from pursuit.core.mission import QUEUE
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Placed
-from pursuit.errors import Conflict, Fenced, LedgerTooNew, LimitReached, PursuitError, SessionNotFound
+from pursuit.errors import Conflict, Fenced, InvalidArgument, LedgerTooNew, LimitReached, PursuitError, SessionNotFound
 from pursuit.ledger.placement import (
     CONTROL,
     DRAIN,
     EVENT,
     FILE,
     MACHINE,
-    QUEUE,
     Again,
     Job,
     Placement,
@@ -225,6 +225,17 @@ class Worker:
                 await self._service.place(mission_id)
         except Exception as error:  # noqa: BLE001 - the boundary: what is wrong with one mission harms no other one
             log.warning("a mission cannot be looked after", extra=_fields(mission_id, type(error).__name__, str(error)))
+
+
+async def drain(service: Service, name: str, *, caller: Caller | None = None) -> None:
+    """Orders a worker to finish what it does and to end. Raises `InvalidArgument` if no live worker has that name."""
+    if service.placement is None:
+        raise InvalidArgument("workers need a ledger that machines share; this one is a file", field="--state")
+    known = [one.name for one in (await service.placement.health()).workers if one.live]
+    if name not in known:
+        raise InvalidArgument(f"no live worker is called {name[:80]!r}; there are: {', '.join(known) or 'none'}")
+    async with service.audit.control(caller or service.caller, "workers drain", None, {"worker": name}):
+        await service.placement.enqueue(f"{CONTROL}{name}:{DRAIN}", Requirements(f"{CONTROL}{name}"))
 
 
 def _fields(mission_id: str | None, code: str, reason: str) -> dict[str, object]:

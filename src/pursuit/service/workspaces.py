@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pursuit.agents.workspace import Workspace, WorkspaceFailed
+from pursuit.core.best_of import rivals, winner
 from pursuit.core.events import CallSettled, decode
+from pursuit.core.mission import BestOfProposer
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.service.service import Service
 
@@ -42,6 +44,10 @@ async def apply_result(service: Service, mission_id: str) -> dict[str, Any]:
 
 async def drop_workspace(service: Service, mission_id: str) -> dict[str, Any]:
     """Removes the worktree and the snapshots of a mission; its branch stays."""
+    state = await service.state(mission_id)
+    if isinstance(state.mission.proposer, BestOfProposer):
+        rows = [await drop_workspace(service, child.session_id) for _, child in rivals(state)]
+        return {"session_id": mission_id, "dropped": ", ".join(row["dropped"] for row in rows)}
     async with service.control(None, "workspace_drop", mission_id), _alone(service, mission_id) as workspace:
         await workspace.drop()
         return {"session_id": mission_id, "dropped": str(workspace.folder)}
@@ -63,7 +69,13 @@ async def _alone(service: Service, mission_id: str) -> AsyncGenerator[Workspace]
 @asynccontextmanager
 async def _opened(service: Service, mission_id: str) -> AsyncGenerator[Workspace]:
     """The workspace as the mission left it. Raises `InvalidArgument` if it has none."""
-    mission = (await service.state(mission_id)).mission
+    state = await service.state(mission_id)
+    if isinstance(state.mission.proposer, BestOfProposer):
+        won = winner(state)
+        if won is None:
+            raise InvalidArgument(f"no agent of {mission_id} has won; name the mission of one", session_id=mission_id)
+        mission_id = won[1].session_id
+    mission = state.mission
     folder = service.driver.workspaces
     if mission.workspace is None or folder is None:
         raise InvalidArgument(f"{mission_id} has no workspace: its proposer is not an agent", session_id=mission_id)

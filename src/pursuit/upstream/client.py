@@ -94,6 +94,8 @@ class Restarts:
         self._last_death = -math.inf
         self.deaths = 0
         """How often in a row the server died."""
+        self.total = 0
+        """How often it ended by itself in all."""
 
     def lost(self, now: float) -> None:
         """Notes an end that says nothing about health; it counts towards the ceiling only."""
@@ -102,6 +104,7 @@ class Restarts:
     def ended(self, now: float, *, lived: float, answers: int) -> None:
         """Notes an end that we did not cause."""
         self._ends.append(now)
+        self.total += 1
         healthy = lived >= self._settings.healthy_seconds or answers >= self._settings.healthy_answers
         self.deaths = 1 if healthy else self.deaths + 1
         self._last_death = now
@@ -533,6 +536,11 @@ class McpUpstream(McpClient):
     def connected(self) -> bool:
         """Whether there is a connection now."""
         return self.current is not None
+
+    @property
+    def restarts(self) -> int:
+        """How often it ended by itself, and had to be started again."""
+        return self._restarts.total
 
     @property
     def protocol_version(self) -> str | None:

@@ -73,6 +73,21 @@ class Pool:
         """Every server that is not disabled."""
         return tuple(name for name, thing in self._things.items() if not _disabled(thing))
 
+    def health(self) -> list[dict[str, Any]]:
+        """Each server as it is now, without asking it: how it is reached, whether it is connected, its restarts."""
+        rows: list[dict[str, Any]] = []
+        for name, thing in self._things.items():
+            upstream = self._upstreams.get(name)
+            configured = isinstance(thing, ServerConfig)
+            status = "disabled" if _disabled(thing) else "idle" if configured else "ready"
+            row = {"server": name, "transport": thing.transport if configured else "in process", "status": status}
+            if configured and upstream is not None:
+                row["status"] = "connected" if getattr(upstream, "connected", False) else "idle"
+                row |= {"restarts": getattr(upstream, "restarts", 0)}
+                row |= {"protocol_version": getattr(upstream, "protocol_version", None)}
+            rows.append({key: value for key, value in row.items() if value is not None})
+        return rows
+
     def upstream(self, name: str) -> Upstream:
         """The upstream of that name, not yet connected; raises `UpstreamUnavailable` if there is none."""
         if name not in self._upstreams:

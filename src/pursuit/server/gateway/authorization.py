@@ -37,7 +37,7 @@ from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
 from pursuit.service.audit import Audit, Caller
-from pursuit.service.gateway_journal import GatewayJournal
+from pursuit.service.gateway_journal import GatewayJournal, may_answer
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.resource_tools import READ_TRAITS
 
@@ -179,7 +179,8 @@ class Authorizer:
         )
         question = await ask()
         channel = elicitation_channel(request.ctx, self._channels) if request.client.has_forms else None
-        if question.granted is None and channel is not None and len(text) <= LONGEST_FORM:
+        may = may_answer(call.caller, channel, call.caller.subject, accepts=changes is not None)
+        if question.granted is None and channel is not None and may and len(text) <= LONGEST_FORM:
             asking = await self._elicit(request, question.approval_id, text, call.caller, channel)
             if asking is not None:
                 return replace(call, question=asking)

@@ -139,11 +139,9 @@ class Elicitation:
         return ClientAnswers(first=before["first"], answered=all(recorded), samples=samples)
 
     async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
-        """Asks everything that the mission waits for; True if each question has an answer now.
-
-        A question that is too long for a form is for the operator alone.
-        """
-        questions, channel = await self._approvals.forms(mission_id), elicitation_channel(ctx, self.channels)
+        """Asks all that this client's user may answer; True if each question of the mission has an answer now."""
+        caller, channel = caller_of(ctx), elicitation_channel(ctx, self.channels)
+        questions = await self._approvals.forms(mission_id, caller, channel)
         if is_modern(ctx.protocol_version) and questions:
             self.put(ctx, mission_id, _forms(questions), first)
         while questions:  # a yes for the whole mission may answer those that follow
@@ -154,9 +152,9 @@ class Elicitation:
             except MCPError:  # it said that it can ask, and cannot
                 return False
             said = {"action": answer.action, "content": answer.content or {}}
-            if not await self._record(caller_of(ctx), channel, mission_id, approval_id, said):
+            if not await self._record(caller, channel, mission_id, approval_id, said):
                 return False
-            questions = await self._approvals.forms(mission_id)
+            questions = await self._approvals.forms(mission_id, caller, channel)
         return not await self._approvals.open(mission_id)
 
     def put(self, ctx: Context, mission_id: str, questions: Mapping[str, InputRequest], first: int) -> NoReturn:
@@ -182,7 +180,7 @@ class Elicitation:
 
     async def ask_later(self, ask: Ask, mission_id: str, caller: Caller, channel: Channel | None) -> bool:
         """The same for a call whose client does not wait: `ask` returns when each question has an answer."""
-        forms = _forms(await self._approvals.forms(mission_id))
+        forms = _forms(await self._approvals.forms(mission_id, caller, channel))
         if not forms:
             return False
         said = await ask({name: one.model_dump(mode="json", by_alias=True) for name, one in forms.items()})

@@ -23,6 +23,7 @@ from pursuit.core.base_model import Broken, Flag, InputModel, Name, Whole, plain
 from pursuit.core.catalogue import is_control_tool
 from pursuit.core.mission import (
     AGENT,
+    BEST_OF,
     CAPS,
     MAX_STAGNATION,
     AnyProposer,
@@ -103,7 +104,7 @@ class StartArguments(Mission):
         """The rules of a mission, and those for a client."""
         yield from super().between(given)
         proposer = given.get("proposer")
-        if isinstance(proposer, Mapping) and cast("Mapping[str, Any]", proposer).get("kind") == AGENT:
+        if isinstance(proposer, Mapping) and cast("Mapping[str, Any]", proposer).get("kind") in (AGENT, BEST_OF):
             yield Broken("a client cannot run an agent; that is for mission files of the operator", "proposer")
         criteria = given.get("criteria")
         for place, criterion in enumerate(cast("list[Any]", criteria) if isinstance(criteria, list) else ()):
@@ -122,12 +123,13 @@ class StartArguments(Mission):
         for field in ("command", "cwd", "idempotent"):
             definitions["Check"]["properties"].pop(field)
         definitions["Expectation"]["properties"].pop("file")
-        for name in ("AgentProposer", "Workspace"):
+        for name in ("AgentProposer", "BestOfProposer", "Workspace"):
             definitions.pop(name)
         schema["properties"].pop("workspace")
         kinds = schema["properties"]["proposer"]
-        kinds["discriminator"]["mapping"].pop(AGENT)
-        kinds["oneOf"] = [one for one in kinds["oneOf"] if not one.get("$ref", "").endswith("/AgentProposer")]
+        for kind in (AGENT, BEST_OF):
+            reference = kinds["discriminator"]["mapping"].pop(kind)
+            kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") != reference]
         for cap in CAPS:
             declared = definitions["Budget"]["properties"][cap]
             declared["anyOf"] = [{"type": declared.pop("type"), "exclusiveMinimum": 0}, {"const": NO_CAP}]
@@ -299,6 +301,7 @@ class MissionTools:
                 "fleet": "Lets it start child missions out of its own budget, by the tool fleet.spawn.",
             },
             in_words=("checkpoint_cadence", "pace", "observe", "proposer", "policy", "fleet", "expect"),
+            app=True,
         )
         return [
             *([] if alone else [start]),
@@ -322,6 +325,7 @@ class MissionTools:
                 annotations=READS,
                 handler=self._status,
                 descriptions=session,
+                app=True,
             ),
             ServerTool(
                 name="mission_iterate",

@@ -1,4 +1,4 @@
-"""Missions as resources that a client can list and read, and completion of their ids.
+"""Missions as resources that a client can list and read, the view of one as an MCP App, and completion of their ids.
 
 Invariant: a result is bounded by one mission's state and report; of its events one page is read, however many there
 are.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal, cast
 
 import msgspec
@@ -33,6 +35,7 @@ from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
 from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, resource_errors
+from pursuit.server.missions.tool_dispatch import APP_TYPE, APP_URI
 from pursuit.service import Service
 from pursuit.service.audit import Caller
 from pursuit.upstream.fixed_patterns import MISSION_URI
@@ -144,7 +147,9 @@ class Resources:
         )
 
     async def read(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
-        """One resource, whole."""
+        """One resource, whole; the view of a mission is not listed, since tools name it to the clients that show it."""
+        if params.uri == APP_URI:
+            return ReadResourceResult(contents=[_app()])
         with resource_errors(ctx, params.uri):
             address, row = await find(self._service, params.uri, caller_of(ctx))
             match address.part:
@@ -209,6 +214,14 @@ class Resources:
             if cursor is None:
                 return found, True
         return found, False
+
+
+@cache
+def _app() -> TextResourceContents:
+    """The page that a client with MCP Apps shows in a frame; it loads nothing, so it asks for no origin."""
+    page = files("pursuit.server.missions").joinpath("mission_app.html").read_text(encoding="utf-8")
+    meta: dict[str, Any] = {"ui": {"csp": {}, "prefersBorder": True}}
+    return TextResourceContents(uri=APP_URI, mime_type=APP_TYPE, text=page, _meta=meta)
 
 
 def _listed(row: Mapping[str, Any]) -> list[Resource]:

@@ -69,6 +69,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
 
     async with AsyncExitStack() as stack:
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
+        runtime.runs = runs
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         if runtime.notifier is not None and not alone:

@@ -32,9 +32,10 @@ from pydantic import ValidationError
 from pursuit.core.base_model import LARGEST, InputModel, faults_of
 from pursuit.core.truncate import cut_text
 from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.server.errors import Context, one_page
+from pursuit.server.errors import Context, as_object, one_page
 from pursuit.server.missions.elicitation import AskClient, Elicitation
 from pursuit.server.tasks.promotion import DetachedSession, Plan, detached
+from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.tasks.execution import TaskContext
 
 Schema = dict[str, Any]
@@ -50,6 +51,17 @@ OBJECT: Schema = {"type": "object"}
 OBJECTS: Schema = {"type": "array", "items": OBJECT}
 MOST_DETAILS = 4_000
 """Characters of a refusal's details in its text."""
+APPS = "io.modelcontextprotocol/ui"
+APP_TYPE = "text/html;profile=mcp-app"
+APP_URI = "ui://pursuit/mission"
+"""The view of a mission in clients with MCP Apps (2026-01-26), which name the extension and the MIME type."""
+
+
+def shows_apps(ctx: Context) -> bool:
+    """Whether a client declares that it shows MCP Apps."""
+    extensions = as_object(capabilities_of(ctx).get("extensions"))
+    types = as_object(extensions.get(APPS)).get("mimeTypes")
+    return isinstance(types, list) and APP_TYPE in types
 
 
 def array(items: Schema) -> Schema:
@@ -75,7 +87,8 @@ class ServerTool:
     `arguments` is the model that parses a call's arguments, or the JSON Schema of a handler that checks them itself.
     `descriptions` explains the arguments by name; `in_words` are fields whose schema is a part of their description,
     which takes half the room. `refusal` is what the structured content of a refused call has beside
-    the error. `plan` says what a call is as a task; without it no call of the tool becomes one.
+    the error. `plan` says what a call is as a task; without it no call of the tool becomes one. `app` says that clients
+    with MCP Apps show its result as the view of a mission.
     """
 
     name: str
@@ -89,9 +102,10 @@ class ServerTool:
     in_words: Collection[str] = ()
     refusal: Mapping[str, Any] = field(default_factory=dict[str, Any])
     plan: Callable[[Context, Any], Awaitable[Plan]] | None = None
+    app: bool = False
 
-    def declared(self) -> Tool:
-        """The tool as `tools/list` shows it."""
+    def declared(self, *, apps: bool = False) -> Tool:
+        """The tool as `tools/list` shows it, also to a client with MCP Apps."""
         model = self.arguments
         return Tool(
             name=self.name,
@@ -101,6 +115,7 @@ class ServerTool:
             output_schema=_with_refusal(self.result),
             annotations=self.annotations,
             execution=None if self.plan is None else ToolExecution(task_support="optional"),
+            _meta={"ui": {"resourceUri": APP_URI}} if apps and self.app else None,
         )
 
     def parse(self, given: Mapping[str, Any]) -> Any:
@@ -137,10 +152,10 @@ class ToolDispatch:
         self._tools = {tool.name: tool for tool in tools}
         self._require = require
 
-    async def list(self, _ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         """All tools, on one page."""
         one_page(params)
-        return self._listing
+        return self._listing_with_apps if shows_apps(ctx) else self._listing
 
     def input_schema(self, name: str) -> Schema | None:
         """What a tool takes; None if there is no such tool."""
@@ -190,6 +205,10 @@ class ToolDispatch:
     @cached_property
     def _listing(self) -> ListToolsResult:
         return ListToolsResult(tools=[tool.declared() for tool in self._tools.values()])
+
+    @cached_property
+    def _listing_with_apps(self) -> ListToolsResult:
+        return ListToolsResult(tools=[tool.declared(apps=True) for tool in self._tools.values()])
 
 
 class DetachedCall:

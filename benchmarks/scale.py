@@ -1,0 +1,298 @@
+"""What missions on PostgreSQL cost: one, fifty beside two peers, many on several workers, and those that wait.
+
+PostgreSQL comes from a wheel, with its own defaults: each commit waits for the disk. The floor is two commits of one
+row each by psycopg, on the same server. Rounds of all candidates are interleaved. A worker is a process with the
+tool as a plain function, as in the measurement of fifty missions.
+
+Run: python benchmarks/scale.py [--check | --smoke]
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psycopg
+from engine import TOOLS, append_steps, in_process_server, iteration_seconds, mission, step, together
+from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
+from ledger_floor import INTENT, PAIRS, SETTLED
+from postgres_peers import postgres_peer
+
+from pursuit import Budget, Mission, Runtime, __version__, metric
+from pursuit.config.configuration import Configuration
+from pursuit.core.mission import ClientProposer
+from pursuit.demo.local_postgres import LocalPostgres
+from pursuit.ledger.opening import file_of
+from pursuit.ledger.postgres import PostgresLedger
+
+ROUNDS = sized(11, 1)
+ROUNDS_TOGETHER = sized(3, 1)
+MISSIONS = sized(50, 2)
+STEPS = sized(40, 3)
+WAITING = sized(1_000, 5)
+PLACED = sized(24, 4)
+PLACED_STEPS = sized(100, 3)
+STARTS = sized(20, 2)
+IDLE_SECONDS = sized(20, 1)
+SETTLE_SECONDS = sized(12, 1)
+"""A session of PostgreSQL that idles reports what it did before within ten seconds."""
+WORKER = "--worker"
+
+
+@contextmanager
+def server() -> Generator[tuple[LocalPostgres, Path]]:
+    """A server with the defaults of PostgreSQL, on the disk of the temporary folder."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)  # as root, the server runs as another user
+        folder = Path(name, "server")
+        folder.mkdir()
+        found = LocalPostgres(folder)
+        found.create()
+        found.start()
+        try:
+            yield found, Path(name)
+        finally:
+            found.stop()
+
+
+def open_runtime(address: str, folder: Path) -> Runtime:
+    servers = {"bench": [step], "server": in_process_server()}
+    return Runtime(state=file_of(address, folder), config=Configuration(), servers=servers)
+
+
+def floor_seconds(connection: psycopg.Connection[Any]) -> float:
+    begin = time.perf_counter()
+    for _ in range(PAIRS):
+        for draft in (INTENT, SETTLED):
+            connection.execute("INSERT INTO floor (body) VALUES (%s)", (draft.body,), prepare=True)
+    return (time.perf_counter() - begin) / PAIRS
+
+
+async def ledger_seconds(ledger: PostgresLedger) -> float:
+    begin = time.perf_counter()
+    await append_steps(ledger, "alone", PAIRS)
+    return (time.perf_counter() - begin) / PAIRS
+
+
+async def one_mission(address: str, folder: Path) -> list[Figure]:
+    """The cost of a durable step of a lone mission, by two commits of one row."""
+    floors: list[float] = []
+    ledgers: list[float] = []
+    engines: list[float] = []
+    ledger = PostgresLedger.open(address)
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("CREATE TABLE floor (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea)")
+        async with open_runtime(address, folder) as runtime:
+            for number in range(ROUNDS + 1):
+                measured = (
+                    floor_seconds(connection),
+                    await ledger_seconds(ledger),
+                    await iteration_seconds(runtime, TOOLS[0]),
+                )
+                if number > 0:  # the first round warms everything up
+                    for kept, seconds in zip((floors, ledgers, engines), measured, strict=True):
+                        kept.append(seconds)
+    await ledger.close()
+    return [
+        Figure(what="the floor: two commits of one row", value=statistics.median(floors) * 1e6, unit="us"),
+        Figure(
+            what="a durable step, ledger only", value=ratio_of_rounds(ledgers, floors), unit="x the floor", limit=2.5
+        ),
+        Figure(what="a step of the engine, plain function", value=ratio_of_rounds(engines, floors), unit="x the floor"),
+    ]
+
+
+async def rate_of(runtime: Runtime) -> float:
+    names = [(await runtime.service.start(mission(TOOLS[0]))).session_id for _ in range(MISSIONS)]
+    return await together(partial(runtime.service.driver.drive, iterations=STEPS), names, STEPS)
+
+
+async def fifty_missions(found: LocalPostgres, address: str, folder: Path) -> list[Figure]:
+    """Steps a second of fifty missions in one process, by those of both peers on the same server."""
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        if SMOKE:
+            print("the peers, LangGraph and DBOS, are left out of the smoke form")
+        peers = {
+            name: stack.enter_context(postgres_peer(name, found.create_database(f"peer_{name}"), MISSIONS, STEPS))
+            for name in (() if SMOKE else ("langgraph", "dbos"))
+        }
+        async with open_runtime(address, folder) as runtime:
+            await rate_of(runtime)  # warms everything up, as the peers have done
+            for _ in range(ROUNDS_TOGETHER):
+                ours.append(await rate_of(runtime))
+                for name, peer in peers.items():
+                    for way, rate in peer.steps_per_second().items():
+                        theirs.setdefault(f"{name} {peer.version}, {way}", []).append(rate)
+    figures = [Figure(what=f"{MISSIONS} missions, one process", value=statistics.median(ours), unit="steps/s")]
+    for name, rates in theirs.items():
+        figures.append(Figure(what=f"  {name}", value=statistics.median(rates), unit="steps/s"))
+        figures.append(Figure(what="", value=ratio_of_rounds(ours, rates), unit="x it", rule=">=", limit=3))
+    return figures
+
+
+def queries_a_second(address: str, seconds: float) -> float:
+    """Transactions of all other sessions of a database: each statement of Pursuit is one."""
+    with psycopg.connect(address, autocommit=True) as connection:
+
+        def count() -> int:
+            connection.execute("SELECT pg_stat_force_next_flush()")
+            row = connection.execute(
+                "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+            ).fetchone()
+            assert row is not None
+            return row[0]
+
+        time.sleep(SETTLE_SECONDS)
+        before, begin = count(), time.monotonic()
+        time.sleep(seconds)
+        return max(0.0, count() - before - 2) / (time.monotonic() - begin)
+
+
+class Worker:
+    """A worker in a process of its own, which begins when it is told to."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        words = [sys.executable, __file__, WORKER, address, str(folder)]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._read()
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("begin\n")
+        self._process.stdin.flush()
+        self._read()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise RuntimeError(f"a worker ended with exit code {self._process.wait()}")
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+async def work(address: str, folder: Path) -> None:
+    """The process of a worker."""
+    async with open_runtime(address, folder) as runtime:
+        worker = runtime.worker(version=__version__, concurrency=PLACED, name=f"bench-{os.getpid()}")
+        print("ready", flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+        print("begun", flush=True)
+        await worker.run()
+
+
+@contextmanager
+def working(count: int, address: str, folder: Path) -> Generator[None]:
+    """So many workers."""
+    workers = [Worker(address, folder) for _ in range(count)]
+    try:
+        for one in workers:
+            one.begin()
+        yield
+    finally:
+        for one in workers:
+            one.end()
+
+
+async def times_of(runtime: Runtime, mission_id: str) -> dict[str, float]:
+    """When the first event of each kind was stored, and the last one, of a mission that has ended."""
+    ledger = runtime.service.ledger
+    with ledger.bell(mission_id) as bell:
+        while (row := await ledger.row(mission_id)) is None or row.status not in ("completed", "terminated"):
+            await bell.wait()
+    stored = await ledger.read(mission_id)
+    first = {one.type: one.at for one in reversed(stored)}
+    return {**first, "last": stored[-1].at}
+
+
+async def place(runtime: Runtime, steps: int) -> str:
+    one = await runtime.service.start(mission(TOOLS[0], steps))
+    await runtime.service.place(one.session_id)
+    return one.session_id
+
+
+async def placed_rate(address: str, folder: Path, workers: int) -> float:
+    """Steps a second of missions on workers, from the first claim to the last end."""
+    async with open_runtime(address, folder) as runtime:
+        names = [await place(runtime, PLACED_STEPS) for _ in range(PLACED)]
+        with working(workers, address, folder):
+            times = [await times_of(runtime, name) for name in names]
+    seconds = max(one["last"] for one in times) - min(one["RunClaimed"] for one in times)
+    return PLACED * PLACED_STEPS / seconds
+
+
+async def on_workers(address: str, folder: Path) -> list[Figure]:
+    """Rates with more workers; how soon a mission begins, one at a time; what an idle worker asks."""
+    counts = (1, 2) if SMOKE else (1, 2, 4)
+    rates: dict[int, list[float]] = {}
+    for _ in range(ROUNDS_TOGETHER):
+        for count in counts:
+            rates.setdefault(count, []).append(await placed_rate(address, folder, count))
+    figures = [
+        Figure(what=f"{PLACED} missions on {count} workers", value=statistics.median(some), unit="steps/s")
+        for count, some in rates.items()
+    ]
+    async with open_runtime(address, folder) as runtime:
+        with working(1, address, folder):
+            await times_of(runtime, await place(runtime, 1))
+            times = [await times_of(runtime, await place(runtime, 1)) for _ in range(STARTS)]
+        queued = statistics.median(one["RunClaimed"] - one["MissionCreated"] for one in times)
+        begun = statistics.median(one["CallIntended"] - one["RunClaimed"] for one in times)
+    with working(1, address, folder):
+        idle = queries_a_second(address, IDLE_SECONDS)
+    return [
+        *figures,
+        Figure(what="start to claim at an idle worker, p50", value=queued * 1e3, unit="ms"),
+        Figure(what="claim to first step, p50", value=begun * 1e3, unit="ms"),
+        Figure(what="an idle worker", value=idle, unit="queries/s", limit=2),
+    ]
+
+
+async def waiting_missions(address: str, folder: Path) -> list[Figure]:
+    """A server and a worker, and many missions that wait for a proposal."""
+    waiting = Mission(
+        directive="Bring the loss to zero",
+        criteria=[metric("loss") <= 0],
+        budget=Budget(max_iterations=10),
+        tool_allowlist=[TOOLS[0]],
+        proposer=ClientProposer(),
+    )
+    async with open_runtime(address, folder) as runtime:
+        for _ in range(WAITING):
+            await runtime.service.start(waiting)
+        with working(1, address, folder), runtime.service.ledger.bell():
+            rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
+    what = f"{WAITING:,} waiting missions, a watching process and a worker"
+    return [Figure(what=what, value=rate / 2, unit="queries/s each", limit=2)]
+
+
+def main() -> None:
+    with server() as (found, folder):
+        address = found.create_database("bench")
+        figures = anyio.run(one_mission, address, folder)
+        figures += anyio.run(fifty_missions, found, address, folder)
+        figures += anyio.run(on_workers, found.create_database("workers"), folder)
+        figures += anyio.run(waiting_missions, found.create_database("waiting"), folder)
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, PostgreSQL from the wheel, each commit on disk")
+    finish("Missions on PostgreSQL", figures)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [WORKER]:
+        anyio.run(work, sys.argv[2], Path(sys.argv[3]))
+    else:
+        main()

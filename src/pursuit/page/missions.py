@@ -1,0 +1,271 @@
+"""The missions: the list, what needs a person first, and one mission with its buttons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, get_args
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+from starlette.responses import Response
+
+from pursuit.core.mission import CAPS
+from pursuit.core.state import MissionState
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.page.app import Page, View
+from pursuit.reports.plots import line_plot
+from pursuit.reports.wording import best_words, figure, number, sign, span, why
+from pursuit.service.queries import SHOWN_STATUSES, MissionFilter, ShownStatus
+
+FILTERS: Final = ("status", "words", "caller", "queue", "since", "until")
+
+
+def add(page: Page) -> None:
+    """Adds the views of missions."""
+    page.get("/missions", listing)
+    page.get("/missions/live", listing_live)
+    page.get("/missions/{mission_id}", mission)
+    page.get("/missions/{mission_id}/live", mission_live)
+    page.get("/missions/{mission_id}/course", course)
+    page.get("/missions/{mission_id}/plots", plots)
+    for verb, handler in (("pause", pause), ("resume", resume), ("abort", abort), ("complete", complete)):
+        page.post(f"/missions/{{mission_id}}/{verb}", handler)
+    page.post("/missions/{mission_id}/extend", extend)
+
+
+async def listing(view: View) -> Response:
+    """Missions: what needs a person, then what runs, then what ended."""
+    shown = await _listing(view)
+    return view.render("missions.html", title="Missions", **shown)
+
+
+async def listing_live(view: View) -> Response:
+    """The same list as it changes."""
+
+    async def render() -> str:
+        return view.text("_missions.html", **await _listing(view))
+
+    return view.live(f"missions {view.request.url.query}", render)
+
+
+async def _listing(view: View) -> dict[str, Any]:
+    wanted = _filter(view)
+    found = await view.service.overview(wanted, cursor=view.query.get("cursor"))
+    chosen = {name: value for name in FILTERS if (value := view.query.get(name))}
+    more = urlencode({**chosen, "cursor": found.get("next_cursor", "")})
+    return {
+        "found": found,
+        "chosen": chosen,
+        "more": more,
+        "statuses": SHOWN_STATUSES,
+        "callers": view.page.callers(),
+        "query": view.request.url.query,
+        "continued": "cursor" in view.query,
+    }
+
+
+def _filter(view: View) -> MissionFilter:
+    """The filter in the address; raises with every fault."""
+    faults: list[Fault] = []
+    status = view.query.get("status") or None
+    if status is not None and status not in get_args(ShownStatus):
+        faults.append(Fault(field="status", reason=f"is not one of {', '.join(SHOWN_STATUSES)}"))
+    times: dict[str, float | None] = {}
+    for name in ("since", "until"):
+        given = view.query.get(name)
+        try:
+            times[name] = datetime.fromisoformat(given).timestamp() if given else None
+        except (ValueError, OverflowError):
+            faults.append(Fault(field=name, reason="is not a date, such as 2026-11-16"))
+    if faults:
+        raise ValidationFailed(faults, "wrong filter")
+    caller = view.query.get("caller") or None
+    return MissionFilter(
+        status=status,  # pyright: ignore[reportArgumentType] - it was checked
+        words=view.query.get("words", ""),
+        owner=None if caller is None else view.page.callers().get(caller, caller),
+        queue=view.query.get("queue", ""),
+        **times,
+    )
+
+
+DONE: Final[Mapping[str, str]] = {
+    "paused": "The mission is paused.",
+    "resumed": "The mission goes on.",
+    "allowed": "The mission may go on; the command below drives it.",
+    "aborted": "The mission is ordered to end as terminated.",
+    "completed": "The mission is ordered to end as completed.",
+    "extended": "The budget is raised.",
+}
+"""What a button did, by the word that it puts into the address."""
+CAP_LABELS: Final[Mapping[str, str]] = {
+    "max_iterations": "Iterations",
+    "max_wall_clock_seconds": "Wall clock (s)",
+    "max_tool_calls": "Tool calls",
+    "max_tokens": "Tokens",
+    "max_cost_usd": "Cost (USD)",
+}
+_ENDED = ("completed", "terminated")
+
+
+async def mission(view: View) -> Response:
+    """One mission: why it runs or waits, its criteria, its budget, and its buttons."""
+    shown = await _mission(view)
+    notice = DONE.get(view.query.get("done", ""), "")
+    return view.render("mission.html", notice=notice, **shown)
+
+
+async def mission_live(view: View) -> Response:
+    """The same as it changes."""
+    mission_id = view.path("mission_id")
+
+    async def render() -> str:
+        return view.text("_mission.html", **await _mission(view))
+
+    return view.live(f"mission {mission_id}", render, stream=mission_id)
+
+
+async def course(view: View) -> Response:
+    """The metrics and the budget over the iterations, for plots."""
+    return view.json(await view.page.timelines.course(view.path("mission_id")))
+
+
+async def plots(view: View) -> Response:
+    """The same plots without script."""
+    found = await view.page.timelines.course(view.path("mission_id"))
+    # The plots escape their own few words; nothing else in them comes from a tool.
+    drawn = [(row["metric"], Markup(_plot(row))) for row in found["metrics"]]  # noqa: S704
+    return view.render("plots.html", title="Plots", mission_id=found["session_id"], plots=drawn)
+
+
+def _plot(row: Mapping[str, Any]) -> str:
+    target: Mapping[str, Any] = row["target"] or {}
+    goal = f"{sign(target['op'])} {figure(target['target'])}" if target else ""
+    return line_plot(row["points"], label=row["metric"], target=number(target.get("target")), goal=goal)
+
+
+async def _mission(view: View) -> dict[str, Any]:
+    found = await view.page.timelines.mission(view.path("mission_id"))
+    title, _, body = found["directive"].strip().partition("\n")
+    status, ended = found["status"], found["status"] in _ENDED
+    by_cap = ended and str(found.get("verdict_reason")).startswith("max_")
+    return {
+        "mission": found,
+        "title": title if len(title) <= 160 else f"{title[:160]}…",
+        "body": body.strip() if len(title) <= 160 else found["directive"],
+        "sentence": _sentence(found),
+        "best": best_words(found.get("best_point")),
+        "gauges": [_gauge(row) for row in found["gauges"]],
+        "caps": [(name, CAP_LABELS[name], found["budget"][name]) for name in CAPS if found["budget"][name] != -1],
+        "can": {
+            "pause": status in ("pending", "running", "waiting", "interrupted"),
+            "resume": status in ("paused", "failed")
+            or (status == "interrupted" and view.page.runtime.runs is not None),
+            "end": not ended,
+            "extend": (not ended or by_cap) and "parent" not in found,
+        },
+        "ended": ended,
+    }
+
+
+def _sentence(found: Mapping[str, Any]) -> str:
+    """Why it runs, waits or ended, in one sentence."""
+    now, words = found["now"], why(found)
+    if found["status"] == "interrupted":
+        return "It was started and no live process drives it."
+    if found["status"] == "running":
+        if now["model"]:
+            return f"It asks {now['model']} what to do next."
+        tools = ", ".join(sorted({call["tool"] for call in now["calls"]}))
+        place = f"iteration {found['iteration_count'] + 1:,}"
+        return f"It runs {place}: {tools} is under way." if tools else f"It runs {place}."
+    if found["status"] == "pending":
+        return "It is accepted, and no process has driven it yet."
+    if found["status"] == "paused":
+        return f"It is paused: {words}." if words else "It is paused."
+    if found["status"] == "waiting":
+        detail = f" ({found['waiting_detail']})" if "waiting_detail" in found else ""
+        late = any("expired" in row for row in found["pending_approvals"])
+        return f"It waits for {found['waiting_for']}{detail}{'; its question has expired' if late else ''}."
+    return words
+
+
+def _gauge(row: Mapping[str, Any]) -> dict[str, Any]:
+    show = span if row["name"] == "wall_clock_seconds" else _dollars if row["name"] == "cost_usd" else figure
+    left = row.get("left_seconds")
+    return {
+        "label": {"wall_clock_seconds": "Wall clock", "cost_usd": "Cost"}.get(
+            row["name"], row["name"].replace("_", " ").capitalize()
+        ),
+        "used": "unknown" if row["used"] is None else show(row["used"]),
+        "cap": None if row["cap"] is None else show(row["cap"]),
+        "share": row["share"],
+        "left": None if left is None else span(left),
+        "first": row.get("first", False),
+    }
+
+
+def _dollars(value: Any) -> str:
+    return f"${figure(value)}"
+
+
+def _back(view: View, done: str) -> Response:
+    return view.redirect(f"/missions/{view.path('mission_id')}", done=done)
+
+
+async def pause(view: View) -> Response:
+    """Stops a mission where it is."""
+    await view.service.pause(
+        view.path("mission_id"), reason=view.form.get("reason") or None, caller=view.session.caller
+    )
+    return _back(view, "paused")
+
+
+async def resume(view: View) -> Response:
+    """Lets a mission go on; where missions are served, it is driven here."""
+    mission_id, caller, runs = view.path("mission_id"), view.session.caller, view.page.runtime.runs
+    state = await view.service.state(mission_id)
+    if runs is None or state.status != "running":
+        state = await view.service.resume(mission_id, caller=caller)
+    if runs is None or not _drives_itself(state):
+        return _back(view, "allowed")
+    async with view.service.control(caller, "run", mission_id):
+        await runs.begin(mission_id, None, None)
+    return _back(view, "resumed")
+
+
+def _drives_itself(state: MissionState) -> bool:
+    """Whether a mission needs no client that proposes, or lends its model."""
+    return state.mission.proposer.kind not in ("client", "sampling")
+
+
+async def abort(view: View) -> Response:
+    """Ends a mission as terminated."""
+    await view.service.abort(
+        view.path("mission_id"), reason=view.form.get("reason") or None, caller=view.session.caller
+    )
+    return _back(view, "aborted")
+
+
+async def complete(view: View) -> Response:
+    """Ends a mission as completed, on the operator's word."""
+    reason = view.form.get("reason") or None
+    await view.service.complete(view.path("mission_id"), reason=reason, caller=view.session.caller)
+    return _back(view, "completed")
+
+
+async def extend(view: View) -> Response:
+    """Raises caps of the budget."""
+    caps: dict[str, float] = {}
+    faults: list[Fault] = []
+    for name in CAPS:
+        given = view.form.get(name, "").strip()
+        try:
+            caps |= {name: float(given)} if given else {}
+        except ValueError:
+            faults.append(Fault(field=name, reason=f"{given[:40]!r} is not a number"))
+    if faults:
+        raise ValidationFailed(faults, "nothing was changed")
+    await view.service.extend(view.path("mission_id"), caps, caller=view.session.caller)
+    return _back(view, "extended")

@@ -1,0 +1,204 @@
+"""Who is signed in to the page: one-time links, sessions, and where the page is served. One file beside the ledger.
+
+Invariants: neither a link's key nor a cookie is stored, only their hashes; a key works once; a session ends with its
+token. Every process that serves the same ledger reads the same file, so a session outlives a restart of the server.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+
+from pursuit.server.bind import PAGE_PATH
+from pursuit.server.tokens import Holder, PrivateFile, Tokens, fingerprint
+from pursuit.service.audit import Caller, local_subject, user_name
+
+FILE_NAME: Final = "page.json"
+CLIENT: Final = "page"
+"""The program that speaks for the operator, as the audit names it."""
+LEDGER_HEADER: Final = "Pursuit-Ledger"
+"""Names the ledger of the page, in the answer of its sign-in."""
+MOST: Final = 1_000
+"""Sessions and keys that are kept; the oldest go first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """How long a sign-in link and a session last, in seconds."""
+
+    link_seconds: float = 3_600.0
+    session_seconds: float = 12 * 3_600.0
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A key or a session: the hash of its secret, its token's owner, and when it ends.
+
+    One that is `local` came from a link that this machine's user made: the audit names that user.
+    """
+
+    sha256: str
+    owner: str
+    expires: float
+    local: bool = False
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True):
+    url: str | None = None
+    keys: tuple[Kept, ...] = ()
+    sessions: tuple[Kept, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A signed-in operator; `csrf` is what each form must send back."""
+
+    holder: Holder
+    local: bool
+    csrf: str
+
+    @property
+    def name(self) -> str:
+        """The operator's name, as the audit has it."""
+        return user_name() if self.local else self.holder.name
+
+    @property
+    def caller(self) -> Caller:
+        """Who presses a button."""
+        person = local_subject() if self.local else f"token:{self.holder.owner}"
+        return Caller(who=self.name, transport="http", client=CLIENT, holder=person)
+
+    def may(self, scope: str) -> bool:
+        """Whether the token has a scope; who may write may read."""
+        granted = self.holder.granted
+        return scope in granted or (scope == "missions:read" and "missions:write" in granted)
+
+
+class Sessions:
+    """The keys and the sessions in one file."""
+
+    def __init__(
+        self, path: Path, tokens: Tokens, limits: SessionLimits | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._file = PrivateFile(path)
+        self._tokens = tokens
+        self.limits = limits or SessionLimits()
+        self._now = now
+        self._seen: tuple[int, int, int] | None = None
+        self._kept = _Document()
+
+    @classmethod
+    def beside(cls, tokens: Tokens) -> Sessions:
+        """The sessions that belong to these tokens."""
+        return cls(tokens.path.with_name(FILE_NAME), tokens)
+
+    def served(self) -> str | None:
+        """Where a live server serves the page of this ledger; None if none does."""
+        url = self._read().url
+        if url is None:
+            return None
+        with suppress(OSError, httpx2.HTTPError, httpx2.InvalidURL):
+            answer = httpx2.get(f"{url}/sign-in", timeout=2.0, headers={"Accept": "text/html"})
+            if answer.status_code == 200 and answer.headers.get(LEDGER_HEADER) == self.ledger:
+                return url
+        return None
+
+    @property
+    def ledger(self) -> str:
+        """Names the ledger to a process of the same user: a port can be taken by another server meanwhile."""
+        return sha256(str(self._file.path.resolve()).encode()).hexdigest()[:16]
+
+    def serve_at(self, url: str) -> str:
+        """Writes down where the page is served, for `pursuit page`, and returns it; `url` is any address there."""
+        parts = urlsplit(url)
+        root = f"{parts.scheme}://{parts.netloc}{PAGE_PATH}"
+        with self._file.alone():
+            self._write(msgspec.structs.replace(self._read(), url=root))
+        return root
+
+    def link(self, root: str) -> str:
+        """A link that signs in once, as the user of this machine."""
+        return f"{root}/sign-in?key={self.link_key()}"
+
+    def link_key(self) -> str:
+        """The key of such a link."""
+        return self._add("keys", self._tokens.of_page().owner, self.limits.link_seconds, local=True)
+
+    def redeem(self, key: str) -> str | None:
+        """The cookie of a new session for a key, which is used up now; None if it was used before or is too old."""
+        shown = fingerprint(key)
+        with self._file.alone():
+            document = self._read()
+            found = next((one for one in document.keys if hmac.compare_digest(one.sha256, shown)), None)
+            if found is None:
+                return None
+            self._write(msgspec.structs.replace(document, keys=tuple(one for one in document.keys if one is not found)))
+        if found.expires <= self._now():
+            return None
+        return self._add("sessions", found.owner, self.limits.session_seconds, local=found.local)
+
+    def begin(self, token: str) -> str | None:
+        """The cookie of a new session for an operator's token; None for any other."""
+        holder = self._tokens.holder(token)
+        if holder is None or not holder.operator:
+            return None
+        return self._add("sessions", holder.owner, self.limits.session_seconds)
+
+    def find(self, cookie: str) -> Session | None:
+        """The session of a cookie; None if it ended, or its token is not valid any more."""
+        shown, now = fingerprint(cookie), self._now()
+        found: Kept | None = None
+        for one in self._read().sessions:
+            if hmac.compare_digest(one.sha256, shown) and now < one.expires:
+                found = one
+        holder = None if found is None else self._tokens.owned(found.owner)
+        if found is None or holder is None or not holder.operator:
+            return None
+        csrf = hmac.new(cookie.encode(errors="surrogatepass"), b"csrf", sha256).hexdigest()
+        return Session(holder=holder, local=found.local, csrf=csrf)
+
+    def owners(self) -> dict[str, str]:
+        """What each client's token owns, by the token's name."""
+        return {one.name: f"token:{one.owner}" for one in self._tokens.holders() if not one.operator}
+
+    def end(self, cookie: str) -> None:
+        """Signs out."""
+        shown = fingerprint(cookie)
+        with self._file.alone():
+            document = self._read()
+            left = tuple(one for one in document.sessions if one.sha256 != shown)
+            self._write(msgspec.structs.replace(document, sessions=left))
+
+    def _add(self, where: str, owner: str, seconds: float, *, local: bool = False) -> str:
+        secret, now = secrets.token_urlsafe(32), self._now()
+        kept = Kept(sha256=fingerprint(secret), owner=owner, expires=now + seconds, local=local)
+        with self._file.alone():
+            document = self._read()
+            live = [one for one in getattr(document, where) if now < one.expires]
+            self._write(msgspec.structs.replace(document, **{where: (*live, kept)[-MOST:]}))
+        return secret
+
+    def _read(self) -> _Document:
+        """The file, read again whenever it has changed; one that is absent or damaged signs no one in."""
+        try:
+            at = self._file.path.stat()
+            seen = (at.st_mtime_ns, at.st_size, at.st_ino)
+            if seen != self._seen:
+                self._kept = msgspec.json.decode(self._file.path.read_bytes(), type=_Document)
+                self._seen = seen
+        except (OSError, msgspec.DecodeError):
+            self._seen, self._kept = None, _Document()
+        return self._kept
+
+    def _write(self, document: _Document) -> None:
+        self._file.write(msgspec.json.encode(document).decode())

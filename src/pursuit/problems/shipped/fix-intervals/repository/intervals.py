@@ -1,0 +1,17 @@
+"""Closed intervals of whole numbers, as pairs `(first, last)`."""
+
+
+def merged(intervals):
+    """The same numbers in as few intervals as possible, sorted. Intervals that touch, as (1, 2) and (3, 4), are one."""
+    found = []
+    for first, last in intervals:
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def covered(intervals):
+    """How many numbers are in at least one of the intervals."""
+    return sum(last - first for first, last in merged(intervals))
