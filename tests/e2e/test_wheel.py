@@ -53,8 +53,8 @@ def _run(programs: Path, folder: Path, *words: str, program: str = "pursuit") ->
 @pytest.mark.soak
 @pytest.mark.parametrize("template", ["beam", "tune", "fix-tests", "watch-and-repair"])
 def test_a_template_runs_from_the_wheel(template: str, installed: Path, tmp_path: Path) -> None:
-    _run(installed, tmp_path, "init", "here", "--template", template)
-    ended = json.loads(_run(installed, tmp_path / "here", "run", "mission.toml", "--mode", "auto", "--json"))
+    _run(installed, tmp_path, "init", "--template", template)
+    ended = json.loads(_run(installed, tmp_path, "run", "mission.toml", "--mode", "auto", "--json"))
     assert ended["status"] == "completed"
 
 
@@ -78,11 +78,11 @@ def test_what_an_extra_brings_is_named_if_it_is_missing(installed: Path, tmp_pat
 
 @pytest.mark.soak
 def test_the_page_opens_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    _run(installed, tmp_path, "init", "here")
-    _run(installed, tmp_path / "here", "run", "mission.toml", "--mode", "auto", "--json")
+    _run(installed, tmp_path, "init")
+    _run(installed, tmp_path, "run", "mission.toml", "--mode", "auto", "--json")
     environment = {"PATH": str(installed), "HOME": str(tmp_path)}
     command = [str(installed / "pursuit"), "page", "--no-browser", "--json"]
-    process = subprocess.Popen(command, cwd=tmp_path / "here", env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         link = json.loads(process.stdout.readline())["page"]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from cli_stage import SERVERS, Place, Running, marks, until, until_marked
 from postgres_server import NewDatabase
@@ -22,14 +23,15 @@ SETTINGS = "lease_seconds = 1.5\nworker_heartbeat = 1\nworker_poll = 0.2\n"
 class Cluster(Place):
     """One folder for all machines, with a ledger in a database."""
 
-    def set_up(self, address: str, more: str = "") -> Cluster:
+    def set_up(self, address: str) -> Cluster:
+        self.address = address
         world = f"""
 [servers.world]
 command = "__python_executable__"
 args = [{json.dumps(str(SERVERS / "recorder.py"))}]
 env = {{ RECORD = {json.dumps(str(self.record))} }}
 """
-        text = f'state = "{address}"\n[policy]\nmode = "auto"\n[settings]\n{SETTINGS}{world}{more}'
+        text = f'state = "{address}"\n[policy]\nmode = "auto"\n[settings]\n{SETTINGS}{world}'
         self.write("pursuit.toml", text)
         return self
 
@@ -78,16 +80,12 @@ proposals = [{calls}]
                 one.process.kill()
                 one.process.wait()
 
-    def driver_of(self, mission_id: str) -> dict[str, Any]:
-        """The worker that says that it drives a mission."""
-        found: list[dict[str, Any]] = []
-
-        def look() -> bool:
-            found[:] = [row for row in self.json("workers")["workers"] if mission_id in row["jobs"]]
-            return bool(found)
-
-        until(look)
-        return found[0]
+    def driver_of(self, mission_id: str) -> int:
+        """The process that drives a mission."""
+        with psycopg.connect(self.address) as connection:
+            row = connection.execute("SELECT pid FROM pursuit.leases WHERE stream = %s", (mission_id,)).fetchone()
+        assert row is not None
+        return row[0]
 
     def status(self, mission_id: str) -> dict[str, Any]:
         return self.json("status", mission_id)
@@ -108,7 +106,7 @@ def test_a_mission_of_a_killed_worker_goes_on_at_another_and_nothing_runs_twice(
     assert "no worker is running" in cluster.status(mission)["placement"]
     with cluster.worker("one"), cluster.worker("two"):
         until_marked(cluster.record, "b")
-        os.kill(cluster.driver_of(mission)["pid"], signal.SIGKILL)
+        os.kill(cluster.driver_of(mission), signal.SIGKILL)
         cluster.until_ended(mission)
     assert sorted(marks(cluster.record)) == ["a", "b", "c", "d"]
     assert cluster.json("verify")["ok"]
@@ -119,7 +117,7 @@ def test_a_worker_that_was_stopped_beyond_its_lease_says_why_it_stops_and_works_
     mission = cluster.start("a", "b", "c", "d", ms=300)
     with cluster.worker("one") as first:
         until_marked(cluster.record, "b")
-        stopped = cluster.driver_of(mission)["pid"]
+        stopped = cluster.driver_of(mission)
         os.kill(stopped, signal.SIGSTOP)
         try:
             with cluster.worker("two"):

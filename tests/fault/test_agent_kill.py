@@ -100,7 +100,7 @@ def test_kills_at_random_moments_leave_no_process_and_repeat_no_turn(tmp_path: P
         place.write("pursuit.toml", '[policy]\nmode = "ask"\n')
         rollback = chance.random() < 0.5
         cut = 'on_cut = "rollback"\n' if rollback else ""
-        place.mission(proposer=f"{cut}turn_seconds = 3\npermission_seconds = 2", budget="max_iterations = 9")
+        place.mission(proposer=f"{cut}turn_seconds = 3\npermission_seconds = 0.2", budget="max_iterations = 9")
         running = place.begin("run", "fix.toml", fresh=False)
         if in_turn:
             begun(place, running)

@@ -18,6 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "src"
 SIZE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("size.toml").read_text(encoding="utf-8"))
+SHIPPED = ROOT / "pursuit" / "problems" / "shipped"
 RAISE = "Make it smaller, or raise the number in tests/meta/size.toml in the same commit and say why in its message."
 
 
@@ -45,6 +46,8 @@ def modules() -> tuple[Module, ...]:
 
 def _read() -> Iterator[Module]:
     for path in sorted((ROOT / "pursuit").rglob("*.py")):
+        if path.is_relative_to(SHIPPED) and path.parent.parent != SHIPPED:  # what coding agents are to repair
+            continue
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         yield Module(name, path, path.read_text(encoding="utf-8"))
 

@@ -68,7 +68,7 @@ def test_the_first_server_over_http_makes_a_token_and_serves_no_request_without_
     # The second one finds the token, and shows it no more.
     again = place.begin("serve", "--http", "--port", 0, "--json", fresh=False)
     served = json.loads(again.answer.get(timeout=60))
-    assert served.keys() == {"transport", "url"}
+    assert served.keys() == {"transport", "url", "page"}
     assert post(served["url"], "tools/call", listed, token=shown["token"])["status"] == 200
     again.end(signal.SIGTERM)
 

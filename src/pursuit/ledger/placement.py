@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import anyio
+import msgspec
 
 QUEUE = "default"
 """The queue of a mission that names none."""
@@ -170,6 +171,5 @@ class Placement(Protocol):
 
 
 def as_row(about: dict[str, Any], **more: Any) -> WorkerRow:
-    """A worker from what it announced."""
-    lists: dict[str, Any] = {name: tuple(about[name]) for name in ("queues", "servers", "jobs")}
-    return WorkerRow(**{**about, **lists, **more})
+    """A worker from what it announced; what a newer release says beside that is left out."""
+    return msgspec.convert({**about, **more}, WorkerRow)

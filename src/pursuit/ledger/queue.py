@@ -278,15 +278,17 @@ class _Manager(QueueManager):
         if self._serving.stopping.is_set():
             return {}
         full = len(self.job_context) >= self._concurrency
-        mine = [
-            QueueEntrypoint(one)
-            for one in due
-            if one == self._control or (not full and self._serving.serves(Requirements.of(one)))
-        ]
+        mine = [QueueEntrypoint(one) for one in due if one == self._control or (not full and self._serves(one))]
         for one in mine:
             if one not in self.entrypoint_registry:
                 self.register_executor(one, _Executor(self._placement, self._serving))
         return {one: EntrypointExecutionParameter(concurrency_limit=0) for one in mine}
+
+    def _serves(self, entrypoint: str) -> bool:
+        try:
+            return self._serving.serves(Requirements.of(entrypoint))
+        except ValueError:  # a newer release has another form
+            return False
 
 
 async def _nothing(_job: QueuedJob) -> None:

@@ -251,7 +251,10 @@ class Surrogate(optuna.samplers.BaseSampler):
     def doubts(self, number: int) -> bool:
         """Whether it is time to find out if there is noise: after the design, or else when the models stop to gain."""
         due = self.space.first_design if self.epochs.count == 0 else self.epochs.first_trial
-        return self.epochs.count <= 1 and number == due and not self._seen.settled
+        if self.epochs.count > 1 or number != due or self._seen.settled:
+            return False
+        leader = self._seen.leader()
+        return leader is not None and not any((leader == one).all() for one in self._failures)  # repeats of it fail
 
     def yields(self, number: int) -> bool:
         """Whether this trial is TPE's: with noise each third one, unless it belongs to a design or to CMA-ES."""

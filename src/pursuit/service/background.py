@@ -75,7 +75,7 @@ class BackgroundRuns:
         Where workers can drive it, it is left to them.
         """
         await self._prepare(mission_id)
-        if await self._service.has_workers(mission_id):
+        if await self._service.is_for_workers(mission_id):
             await self._service.hand_over(mission_id, iterations, proposal, after, driver=driver)
             return
         refused = await self._tasks.start(self._run, mission_id, iterations, proposal, after, driver)
@@ -136,7 +136,7 @@ class BackgroundRuns:
 
     async def _continue(self, mission_id: str) -> None:
         try:
-            if await self._service.has_workers(mission_id):
+            if await self._service.is_for_workers(mission_id):
                 if not await self._service.ledger.is_claimed(mission_id):
                     await self._service.place(mission_id)
                 self._later(mission_id, LAST_RETRY)

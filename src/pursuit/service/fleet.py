@@ -208,7 +208,7 @@ class _ChildRun:
         failed = state.failure.error if state.failure is not None and state.status == "failed" else None
         if failed is not None and not await self._may_restart(failed, fleet):
             return True
-        if await self._service.has_workers(self._child):
+        if await self._service.is_for_workers(self._child):
             if failed is not None:
                 await self._service.say(self._child, MissionResumed(at=self._service.clock.now(), by=self._parent))
             if not await self._service.ledger.is_claimed(self._child):

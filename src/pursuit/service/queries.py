@@ -64,7 +64,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
-from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requirements
+from pursuit.ledger.placement import CHECK, FILE, MACHINE, QUEUE, Placement, Requirements
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.proof import FOLDS
@@ -652,6 +652,12 @@ class Queries:
         if self.placement is None or not is_placeable(state := await self.state(mission_id)):
             return False
         return (await self.placement.health()).why_unplaced(requirements_of(state)) is None
+
+    async def is_for_workers(self, mission_id: str) -> bool:
+        """Whether a mission is left to workers: one of them can drive it, or it names a queue."""
+        if self.placement is None:
+            return False
+        return (await self.state(mission_id)).mission.queue != QUEUE or await self.has_workers(mission_id)
 
     async def _is_queued(self, mission_id: str) -> bool:
         """Whether a mission that no process drives is a job for workers that can drive it."""

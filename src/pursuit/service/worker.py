@@ -208,14 +208,21 @@ class Worker:
 
     async def _sweep(self) -> None:
         """Finds missions whose job was lost: the process that had a word for them, or a database, died in between."""
-        while not self.stopping.is_set():
+        while True:
             await anyio.sleep(self._settings.sweep_seconds)
             try:
                 for name in await self._service.interrupted(background=True):
-                    if name not in self._jobs and not await self._service.ledger.is_claimed(name):
-                        await self._service.place(name)
+                    await self._restore(name)
             except PursuitError as error:
                 log.warning("cannot look for missions", extra=_fields(None, error.code, error.message))
+
+    async def _restore(self, mission_id: str) -> None:
+        """Makes a mission that no process drives a job, unless it is one."""
+        try:
+            if mission_id not in self._jobs and not await self._service.ledger.is_claimed(mission_id):
+                await self._service.place(mission_id)
+        except Exception as error:  # noqa: BLE001 - the boundary: what is wrong with one mission harms no other one
+            log.warning("a mission cannot be looked after", extra=_fields(mission_id, type(error).__name__, str(error)))
 
 
 async def drain(service: Service, name: str, *, caller: Caller | None = None) -> None:
