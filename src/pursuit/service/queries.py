@@ -64,7 +64,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
-from pursuit.ledger.placement import CHECK, FILE, MACHINE, QUEUE, Placement, Requirements
+from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requirements
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.proof import FOLDS
