@@ -91,13 +91,18 @@ def written(value: float) -> set[str]:
     return {form for form in forms if len(re.sub(r"\D|^0+", "", form)) >= 4}
 
 
+def lines_of(path: Path) -> set[str]:
+    return {line.strip() for line in path.read_text(encoding="utf-8").splitlines()}
+
+
 def secret_words(problem: Manifest) -> set[str]:
     """Texts that stand in no sound answer: the judge's and the baseline's lines, names, numbers, solutions."""
     found = {"best_known", "[scorer", "score.py", "baseline", str(SHIPPED), str(problem.path), "direction"}
-    for path in problem.folder.iterdir():
-        if path.suffix in (".py", ".script"):
-            lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-            found |= {line for line in lines if len(line) >= 16}
+    given = {problem.folder / name for name in problem.assets}
+    for path in problem.folder.rglob("*"):
+        if path.suffix in (".py", ".script") and path not in given:
+            found |= {line for line in lines_of(path) if len(line) >= 16}
+    found -= {line for path in given for line in lines_of(path)}
     raw = tomllib.loads(problem.path.read_text(encoding="utf-8"))
     found |= {rule["expression"] for rule in raw["scorer"].get("predicates", ())}
     found |= {raw["baseline"]["proposer"].get("script", "best_known")}

@@ -37,7 +37,7 @@ def test_problems_are_searched_by_words_kind_and_tags_which_must_all_fit(place: 
     row = place.json("problem", "search", "fifteen items")["problems"][0]
     assert set(row) == {"problem_id", "title", "kind", "tags", "summary"}
     problem(place.folder / "mine")
-    assert ids(place.json("problem", "search", "number", "--dir", ".")) == ["exam"]
+    assert ids(place.json("problem", "search", "number", "--dir", ".")) == ["exam", "fix-intervals"]
 
 
 @pytest.mark.parametrize("verb", [("list",), ("search", "x")])
