@@ -25,7 +25,7 @@ def test_the_first_agent_that_meets_the_criteria_wins_and_the_others_are_ended(t
     place = AgentPlace(tmp_path, [[]])
     late = tmp_path / "late.txt"
     agents = [
-        place.agent("slow", [[{"child": {"file": str(late), "after": 60}}, {"wait": ""}]]),
+        place.agent("slow", [[{"child": {"file": str(late), "after": 3600}}, {"wait": ""}]]),
         place.agent("wrong", [[{"write": library(3)}, {"say": "done"}]]),
         place.agent("right", [[{"write": library(4)}], [{"write": {**library(2), "tests/check.py": "cheat"}}]]),
     ]

@@ -46,7 +46,7 @@ def begun(place: AgentPlace, running: Running) -> None:
 
 
 FAULTS: dict[str, list[dict[str, Any]]] = {
-    "child": [{"child": {"file": "late.txt", "after": 60}}],
+    "child": [{"child": {"file": "late.txt", "after": 3600}}],
     "flood": [{"flood": 200_000}],
     "late question": [{"late": {"kind": "execute", "title": "make", "rawInput": {}}}],
     "crash": [{"exit": 3}],

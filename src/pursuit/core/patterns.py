@@ -323,7 +323,7 @@ def _parse(text: str, mode: str) -> None:
             compile(text, "<input>", mode, ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except SyntaxError as error:
         raise SyntaxProblem(f"is not valid Python: {error.msg}", error.lineno, error.offset) from None
-    except (RecursionError, MemoryError):
+    except (RecursionError, MemoryError, SystemError):  # the last by Python 3.11.2, which miscounts a deep one
         raise SyntaxProblem("is nested too deeply to parse") from None
     except UnicodeEncodeError:
         raise SyntaxProblem("is not valid Unicode; it holds half of a surrogate pair") from None
