@@ -374,6 +374,9 @@ def test_images_are_small_bitmaps_and_json_is_folded() -> None:
     assert changes({"a": 1}, {"a": 1}) is None
     differs = changes({"a": 1}, {"a": 2})
     assert differs is not None and 'class="ins"' in differs
+    assert "too many to compare" in str(changes(list(range(9_000)), list(range(9_001))))
+    deep = {"content": [{"type": "text", "text": "[" * 900 + "]" * 900}]}
+    assert "[[[[" in content(deep)
 
 
 @pytest.mark.guarantee("live-updates-are-coalesced")
@@ -403,6 +406,22 @@ def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differ
                 with anyio.move_on_after(0.3) as silence:
                     await _event(lines)
                 assert silence.cancelled_caught  # it has this fragment already
+
+    play(scene)
+
+
+def test_an_address_that_means_nothing_is_refused_and_the_server_stays(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+            for path in ("/missions/a b/live", "/missions/%00/timeline/live", "/tasks/a b/live"):
+                await ann.get(path, 400)
+            for path in ("/tasks/task-0000000000000000", "/problems/none"):
+                await ann.get(path, 404, Referer="http://[x")
+            many = {f"field{number}": "x" for number in range(200)}
+            assert (await ann.wire.post("/page/sign-in", data=many)).status_code == 422
+            served.tokens.path.write_text("{")
+            assert "is damaged" in (await ann.get("/missions", 400)).text
+            assert (await ann.wire.post("/page/sign-in", data={"token": "x"})).status_code == 400
 
     play(scene)
 

@@ -147,6 +147,11 @@ def test_a_whole_journey_by_keyboard_alone(site: Site, one: Viewer) -> None:
     count = page.locator(".question").count()
     keys.press("j")
     expect(page.locator("#drawer")).to_contain_text("Arguments")
+    keys.press("Escape")
+    keys.press("a")  # nothing is open, so nothing is approved
+    expect(page.locator("#drawer [data-question]")).to_have_count(0)
+    keys.press("j")
+    expect(page.locator("#drawer")).to_contain_text("Arguments")
     keys.press("d")
     keys.press("Enter")
     expect(page.get_by_role("status").first).to_contain_text("Denied.")

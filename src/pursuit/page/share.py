@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from anyio import to_thread
 from markupsafe import Markup
 from starlette.responses import Response
 
@@ -32,7 +33,8 @@ async def _download(view: View) -> Response:
     found = await everything(view.service, view.path("mission_id"))
     name = f"{found['report']['session_id']}.html"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-    return Response(render_share(found), headers=headers, media_type="text/html; charset=utf-8")
+    body = await to_thread.run_sync(render_share, found)  # seconds for a long mission, while others run here
+    return Response(body, headers=headers, media_type="text/html; charset=utf-8")
 
 
 def render_share(found: Mapping[str, Any]) -> str:
