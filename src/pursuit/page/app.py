@@ -220,6 +220,10 @@ class Page:
         wanted = request.headers.get("accept", "")
         if request.method != "GET" or "hx-request" in request.headers or "text/html" not in wanted:
             return Response("Sign in to the page again.", 401, media_type="text/plain")
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # With a link of another site, such as a terminal in a browser, a SameSite=Strict cookie does not come; it
+            # comes when this document asks again.
+            return _html('<!doctype html><title>Pursuit</title><meta http-equiv="refresh" content="0">')
         return RedirectResponse(f"{ROOT}/sign-in", 303)
 
     async def _form(self, request: Request, session: Session) -> dict[str, str]:

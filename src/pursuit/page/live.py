@@ -85,9 +85,7 @@ class Live:
         bell = self._ledger.bell(stream)
         return self._events(_Channel(key, render, bell, every or self.settings.look_again), last, csrf, valid)
 
-    async def _events(
-        self, new: _Channel, last: str, csrf: str, valid: Callable[[], bool]
-    ) -> AsyncGenerator[bytes]:
+    async def _events(self, new: _Channel, last: str, csrf: str, valid: Callable[[], bool]) -> AsyncGenerator[bytes]:
         channel = self._channels.setdefault(new.key, new)
         if channel is new:
             self._tasks.start_soon(self._run, channel)

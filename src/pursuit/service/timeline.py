@@ -146,7 +146,11 @@ class Timelines:
         for row in status["criteria"]:
             if (threshold := thresholds.get(row["criterion_id"])) is not None:
                 row["trend"] = _trend(state, threshold)
-        return {**status, "now": _now(state, status["status"]), "gauges": _gauges(status, live=status["status"] == "running")}
+        return {
+            **status,
+            "now": _now(state, status["status"]),
+            "gauges": _gauges(status, live=status["status"] == "running"),
+        }
 
     async def course(self, mission_id: str) -> dict[str, Any]:
         """The metrics and the budget of a mission over its iterations, thinned to what a plot can show."""
