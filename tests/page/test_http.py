@@ -435,6 +435,8 @@ def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differ
                 with anyio.move_on_after(0.3) as silence:
                     await _event(lines)
                 assert silence.cancelled_caught  # it has this fragment already
+            await runtime.service.abort(found)
+            assert "skipped" in (await ann.get(f"/missions/{found}/timeline")).text  # it waits no more
 
     play(scene)
 

@@ -34,7 +34,7 @@ from pursuit.core.events import (
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.progress import SIGNIFICANT, Trend
 from pursuit.core.report import iso
-from pursuit.core.state import MissionState
+from pursuit.core.state import TERMINAL, MissionState
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import StoredEvent
 from pursuit.reports.plots import thin
@@ -495,14 +495,16 @@ def _trend(state: MissionState, threshold: MetricThreshold) -> dict[str, Any]:
 
 
 _UNDER_WAY = ("running", "waiting")
-"""The statuses in which a call without an outcome runs, or waits; a mission can wait for a task that runs."""
+"""The statuses in which a call without an outcome runs; a mission can wait for a task that runs."""
 
 
 def _state(row: Mapping[str, Any], status: str) -> str:
     """The outcome of a call, or what it does while it has none; how it ended is unknown if its driver has gone."""
     if (outcome := row.get("outcome")) is not None:
         return outcome
-    return "unknown" if status not in _UNDER_WAY else "waiting" if row["waits"] else "running"
+    if row["waits"]:
+        return "skipped" if status in TERMINAL else "waiting"
+    return "running" if status in _UNDER_WAY else "unknown"
 
 
 def _now(state: MissionState, status: str) -> dict[str, Any]:
