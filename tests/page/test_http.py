@@ -9,12 +9,13 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import events_of, mission, play, repeat, until
+from engine_stage import events_of, mission, play, proposal, repeat, replay, until
 from page_stage import Seen, Served, page
 
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import AbortOrdered, ApprovalAnswered, BudgetExtended, MissionPaused
+from pursuit.core.tools import ToolResult
 from pursuit.page.app import HEADERS, NAVIGATION, POLICY
 from pursuit.page.markup import changes, content, folded, image
 from pursuit.page.sessions import SessionLimits, Sessions
@@ -111,6 +112,8 @@ def test_a_link_signs_in_once_and_nothing_is_shown_without_a_session(tmp_path: P
             assert "Path=/page" in cookie
             assert (await stranger.get("/page/missions")).status_code == 200
             async with served.wire() as late:
+                headers = {"Accept": "text/html", "Sec-Fetch-Site": "cross-site"}
+                assert 'http-equiv="refresh"' in (await late.get("/page/missions", headers=headers)).text
                 answer = await late.get(f"/page{link}")
                 assert answer.status_code == 403 and "used before" in answer.text
             assert not await events_of(runtime, found, AbortOrdered)
@@ -358,6 +361,32 @@ async def served_part(served: Served, mission_id: str) -> dict[str, Any]:
     return await Timelines(served.runtime.service).part(mission_id)
 
 
+def dump() -> dict[str, Any]:
+    """Returns more than a shared file takes of one result."""
+    return {"password": "hunter2", "rows": ["x" * 1_000] * 1_200}
+
+
+def tell() -> ToolResult:
+    """Returns JSON as text."""
+    return ToolResult(content=({"type": "text", "text": json.dumps([{"api_key": "hunter2"}])},))
+
+
+def test_secrets_are_masked_in_results_that_are_cut_and_in_json_as_text(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Runtime(state=tmp_path / "ledger.db", servers={"world": [dump, tell]}, mode="auto") as runtime:
+            both = replay(proposal(("dump", {}), ("tell", {})))
+            ended = await runtime.pursue(mission(proposer=both, budget=Budget(max_iterations=1)))
+            async with page(runtime, tmp_path) as served, served.person() as ann:
+                seen = await ann.get(f"/missions/{ended.session_id}/timeline")
+                for link in [one["href"] or "" for one in seen.all("a") if "/calls/" in (one["href"] or "")]:
+                    drawer = (await ann.get(link.removeprefix("/page"))).text
+                    assert ("password" in drawer or "api_key" in drawer) and "hunter2" not in drawer
+                shared = (await ann.get(f"/missions/{ended.session_id}/share")).text
+                assert "bytes more" in shared and "api_key" in shared and "hunter2" not in shared
+
+    play(scene)
+
+
 def test_images_are_small_bitmaps_and_json_is_folded() -> None:
     assert f"data:image/png;base64,{PIXEL}" in image(PIXEL, "image/png")
     for data, kind in (
@@ -374,6 +403,9 @@ def test_images_are_small_bitmaps_and_json_is_folded() -> None:
     assert changes({"a": 1}, {"a": 1}) is None
     differs = changes({"a": 1}, {"a": 2})
     assert differs is not None and 'class="ins"' in differs
+    assert "too many to compare" in str(changes(list(range(9_000)), list(range(9_001))))
+    deep = {"content": [{"type": "text", "text": "[" * 900 + "]" * 900}]}
+    assert "[[[[" in content(deep)
 
 
 @pytest.mark.guarantee("live-updates-are-coalesced")
@@ -403,6 +435,24 @@ def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differ
                 with anyio.move_on_after(0.3) as silence:
                     await _event(lines)
                 assert silence.cancelled_caught  # it has this fragment already
+            await runtime.service.abort(found)
+            assert "skipped" in (await ann.get(f"/missions/{found}/timeline")).text  # it waits no more
+
+    play(scene)
+
+
+def test_an_address_that_means_nothing_is_refused_and_the_server_stays(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+            for path in ("/missions/a b/live", "/missions/%00/timeline/live", "/tasks/a b/live"):
+                await ann.get(path, 400)
+            for path in ("/tasks/task-0000000000000000", "/problems/none"):
+                await ann.get(path, 404, Referer="http://[x")
+            many = {f"field{number}": "x" for number in range(200)}
+            assert (await ann.wire.post("/page/sign-in", data=many)).status_code == 422
+            served.tokens.path.write_text("{")
+            assert "is damaged" in (await ann.get("/missions", 400)).text
+            assert (await ann.wire.post("/page/sign-in", data={"token": "x"})).status_code == 400
 
     play(scene)
 

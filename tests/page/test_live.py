@@ -67,6 +67,8 @@ def test_the_page_follows_across_a_killed_driver_and_a_killed_server(
         driver.send_signal(signal.SIGKILL)
         driver.wait()
         badge(page, "interrupted")
+        expect(page.get_by_role("heading", name="Now")).to_have_count(0)
+        assert ">unknown</span>" in page.request.get(f"{one.root}/missions/{started}/timeline").text()
         assert page.evaluate("window.same")
         first.kill()
     expect(page.locator("#connection")).to_be_visible(timeout=SLOW)

@@ -115,6 +115,9 @@ def test_the_second_of_two_browsers_learns_that_it_is_too_late(
     site: Site, one: Viewer, viewer: Callable[..., Viewer]
 ) -> None:
     other = site.sign_in(viewer())
+    other.page.goto("data:text/html,<a href=" + other.root + "/missions>A link of another site</a>")
+    other.page.get_by_role("link").click()
+    expect(other.page.locator("h1")).to_have_text("Missions")
     for browser in (one, other):
         browser.open(f"/approvals/{site.approvals[1]}")
     one.page.get_by_role("button", name="Approve once").click()
@@ -145,6 +148,11 @@ def test_a_whole_journey_by_keyboard_alone(site: Site, one: Viewer) -> None:
     keys.press("Enter")
     expect(page.locator("h1")).to_have_text("Approvals")
     count = page.locator(".question").count()
+    keys.press("j")
+    expect(page.locator("#drawer")).to_contain_text("Arguments")
+    keys.press("Escape")
+    keys.press("a")  # nothing is open, so nothing is approved
+    expect(page.locator("#drawer [data-question]")).to_have_count(0)
     keys.press("j")
     expect(page.locator("#drawer")).to_contain_text("Arguments")
     keys.press("d")

@@ -5,6 +5,7 @@ Invariant: no secret and no large value gets into the audit.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -95,13 +96,25 @@ def masked(value: Any) -> Any:
     """The value without secrets by their names, and with nothing cut."""
     match value:
         case str():
-            return value.encode(errors="replace").decode()
+            return _masked_text(value.encode(errors="replace").decode())
         case Mapping():
             return _named(cast("Mapping[Any, Any]", value), masked, masked)
         case list() | tuple():
             return [masked(item) for item in cast("Sequence[Any]", value)]
         case _:
             return value
+
+
+def _masked_text(value: str) -> str:
+    """A text; one that is JSON, as servers send it for older clients, is written again if it has secrets."""
+    if value[:1] not in ("{", "["):
+        return value
+    try:
+        found = json.loads(value)
+        shown = masked(found)
+    except (ValueError, RecursionError):
+        return value
+    return value if shown == found else json.dumps(shown, ensure_ascii=False)
 
 
 def _is_secret(name: str, item: Any) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import URL, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -60,6 +60,7 @@ NAVIGATION: Final = (
     ("Lessons", "/lessons"),
 )
 """The entries of the navigation, each with its path below `ROOT`."""
+MOST_FIELDS: Final = 100
 _STATIC = Path(__file__).with_name("static")
 
 Handler = Callable[["View"], Awaitable[Response]]
@@ -200,10 +201,11 @@ class Page:
         return self.sessions.find(cookie) if cookie else None
 
     async def _guarded(self, handler: Handler, scope: str | None, request: Request) -> Response:
-        session = self.session(request)
-        if session is None:
-            return self._signed_out(request)
+        session: Session | None = None
         try:
+            session = self.session(request)
+            if session is None:
+                return self._signed_out(request)
             form = await self._form(request, session) if request.method == "POST" else {}
             if scope is not None and not session.may(scope):
                 raise Forbidden(f"your token lacks the scope {scope}: you can look, and not change anything here")
@@ -218,6 +220,10 @@ class Page:
         wanted = request.headers.get("accept", "")
         if request.method != "GET" or "hx-request" in request.headers or "text/html" not in wanted:
             return Response("Sign in to the page again.", 401, media_type="text/plain")
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # With a link of another site, such as a terminal in a browser, a SameSite=Strict cookie does not come; it
+            # comes when this document asks again.
+            return _html('<!doctype html><title>Pursuit</title><meta http-equiv="refresh" content="0">')
         return RedirectResponse(f"{ROOT}/sign-in", 303)
 
     async def _form(self, request: Request, session: Session) -> dict[str, str]:
@@ -239,9 +245,9 @@ class Page:
             try:
                 require_own_origin(request)
                 given = await fields(request)
+                cookie = self.sessions.begin(given.get("token", "").strip())
             except PursuitError as error:
                 return self.error(request, None, error)
-            cookie = self.sessions.begin(given.get("token", "").strip())
             shown["fault"] = "This is not a valid operator's token; `pursuit token --operator` makes one."
         elif "key" in request.query_params:
             cookie = self.sessions.redeem(request.query_params["key"])
@@ -300,9 +306,12 @@ def require_own_origin(request: Request) -> None:
 
 
 async def fields(request: Request) -> dict[str, str]:
-    """The fields of a form; raises `PursuitError` if it is too large or too slow, or has a field twice."""
+    """The fields of a form; raises `PursuitError` if it is too large or too slow, or has too many or one twice."""
     received = await read_body(request, LIMITS.request_seconds)
-    pairs = parse_qsl(received.decode(errors="replace"), keep_blank_values=True, max_num_fields=100)
+    try:
+        pairs = parse_qsl(received.decode(errors="replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise ValidationFailed([Fault(field="form", reason=f"has more than {MOST_FIELDS} fields")]) from None
     form = dict(pairs)
     if len(form) < len(pairs):
         raise ValidationFailed([Fault(field="form", reason="has a field twice")])
@@ -313,7 +322,10 @@ def _same_site(referer: str | None, here: URL) -> str | None:
     """The path of the page that the browser came from, if it is one of ours."""
     if referer is None:
         return None
-    came = URL(referer)
+    try:
+        came = urlsplit(referer)
+    except ValueError:
+        return None
     ours = (came.scheme, came.netloc) == (here.scheme, here.netloc) and came.path.startswith(ROOT)
     return f"{came.path}?{came.query}" if ours and came.query else came.path if ours else None
 

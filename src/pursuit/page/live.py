@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
@@ -18,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from pursuit.errors import PursuitError
-from pursuit.ledger.contract import Ledger
+from pursuit.ledger.contract import Bell, Ledger
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,10 @@ class LiveSettings:
 
 @dataclass(slots=True, eq=False)
 class _Channel:
+    key: str
     render: Render
+    bell: AbstractContextManager[Bell]
+    every: float
     viewers: int = 0
     version: str = ""
     body: str = ""
@@ -60,7 +64,7 @@ class Live:
         self.settings = settings or LiveSettings()
         self._channels: dict[str, _Channel] = {}
 
-    async def follow(
+    def follow(
         self,
         key: str,
         render: Render,
@@ -75,12 +79,16 @@ class Live:
 
         `key` names what is rendered: viewers with the same key share it. It grows with `stream`, or with any stream.
         What also grows elsewhere, such as the output of a command, is looked at `every` so many seconds. It ends once
-        the viewer's session is not `valid` any more.
+        the viewer's session is not `valid` any more. Raises `InvalidArgument` here if no stream can have that name: in
+        the task of the channel it would end the server.
         """
-        channel = self._channels.get(key)
-        if channel is None:
-            channel = self._channels[key] = _Channel(render)
-            self._tasks.start_soon(self._run, channel, stream, every or self.settings.look_again)
+        bell = self._ledger.bell(stream)
+        return self._events(_Channel(key, render, bell, every or self.settings.look_again), last, csrf, valid)
+
+    async def _events(self, new: _Channel, last: str, csrf: str, valid: Callable[[], bool]) -> AsyncGenerator[bytes]:
+        channel = self._channels.setdefault(new.key, new)
+        if channel is new:
+            self._tasks.start_soon(self._run, channel)
         channel.viewers += 1
         try:
             while valid():
@@ -97,12 +105,12 @@ class Live:
             channel.viewers -= 1
             if not channel.viewers:
                 channel.scope.cancel()
-                if self._channels.get(key) is channel:
-                    del self._channels[key]
+                if self._channels.get(channel.key) is channel:
+                    del self._channels[channel.key]
 
-    async def _run(self, channel: _Channel, stream: str | None, every: float) -> None:
+    async def _run(self, channel: _Channel) -> None:
         """Renders for the viewers of one channel until the last one has gone."""
-        with channel.scope, self._ledger.bell(stream) as bell:
+        with channel.scope, channel.bell as bell:
             while True:
                 began = anyio.current_time()
                 body = await _body(channel.render)
@@ -113,7 +121,7 @@ class Live:
                     channel.changed = anyio.Event()
                 spent = anyio.current_time() - began
                 await anyio.sleep(max(self.settings.interval, self.settings.rest * spent))
-                with anyio.move_on_after(every):
+                with anyio.move_on_after(channel.every):
                     await bell.wait()
 
 

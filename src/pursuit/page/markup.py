@@ -11,6 +11,7 @@ import difflib
 import json
 from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, cast
 
@@ -25,6 +26,8 @@ LARGEST_IMAGE: Final = 2 * 1024 * 1024
 FOLDED_NODES: Final = 2_000
 """A value with more parts is shown as plain JSON: each fold is an element that the browser must keep."""
 LONGEST_TEXT: Final = 4_000_000
+MOST_COMPARED: Final = 5_000
+"""Lines of two values that are compared: the time grows with their square, and missions wait meanwhile."""
 _OPEN_DEPTH = 2
 _LONG_LINE = 120
 _SIGNATURES: Final[Mapping[str, tuple[bytes, ...]]] = {
@@ -151,7 +154,8 @@ def _json(shown: Any) -> Any:
 def _text_block(shown: str) -> Markup:
     value = _json(shown)
     if isinstance(value, dict | list):
-        return folded(value)
+        with suppress(RecursionError):  # a text can nest deeper than messages may
+            return folded(value)
     return Markup('<pre class="text">{}</pre>').format(shown[:LONGEST_TEXT])
 
 
@@ -174,8 +178,12 @@ def image(data: Any, mime: Any) -> Markup:
 
 def changes(before: Any, after: Any) -> Markup | None:
     """How one JSON value differs from another, line by line; None if it does not."""
-    lines = difflib.unified_diff(pretty(before).splitlines(), pretty(after).splitlines(), lineterm="", n=2)
-    body = "\n".join(list(lines)[2:])
+    old, new = pretty(before).splitlines(), pretty(after).splitlines()
+    if old != new and max(len(old), len(new)) > MOST_COMPARED:
+        return Markup('<p class="note">They differ, and {:,} and {:,} lines are too many to compare.</p>').format(
+            len(old), len(new)
+        )
+    body = "\n".join([*difflib.unified_diff(old, new, lineterm="", n=2)][2:])
     return diff(body) if body else None
 
 
@@ -223,6 +231,6 @@ def environment() -> Environment:
     filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType] - jinja2 types neither
     known = cast("dict[str, Any]", made.globals)  # pyright: ignore[reportUnknownMemberType]
     filters |= {"figure": figure, "span": span, "when": when, "tone": tone, "folded": folded, "content": content}
-    filters |= {"diff": diff, "pretty": pretty, "sparkline": sparkline, "evidence": evidence_words, "compact": compact}
+    filters |= {"diff": diff, "sparkline": sparkline, "evidence": evidence_words, "compact": compact}
     known |= {"version": __version__, "changes": changes, "seconds_between": seconds_between}
     return made

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from anyio import to_thread
 from markupsafe import Markup
 from starlette.responses import Response
 
@@ -17,9 +18,8 @@ from pursuit.page.markup import environment
 from pursuit.reports.html import MAX_PLOTS, metric_plot
 from pursuit.reports.view import read
 from pursuit.service.sharing import everything
+from pursuit.service.timeline import placed
 
-LONGEST_GAP: Final = 0.05
-"""A pause takes at most this part of the width of the timeline; a longer one is collapsed."""
 _STYLE = Path(__file__).with_name("static") / "page.css"
 
 
@@ -32,7 +32,8 @@ async def _download(view: View) -> Response:
     found = await everything(view.service, view.path("mission_id"))
     name = f"{found['report']['session_id']}.html"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-    return Response(render_share(found), headers=headers, media_type="text/html; charset=utf-8")
+    body = await to_thread.run_sync(render_share, found)  # seconds for a long mission, while others run here
+    return Response(body, headers=headers, media_type="text/html; charset=utf-8")
 
 
 def render_share(found: Mapping[str, Any]) -> str:
@@ -51,19 +52,8 @@ def render_share(found: Mapping[str, Any]) -> str:
 
 
 def lay_out(calls: Sequence[dict[str, Any]]) -> None:
-    """Gives each call its `left` and `width` in percent of the time of all calls, with long pauses collapsed."""
+    """Gives each call its `left` and `width` in percent of the time of all calls, as on the page."""
     timed = sorted((call for call in calls if "at" in call), key=lambda call: call["at"])
-    busy = sum(call.get("seconds") or 0.0 for call in timed)
-    most = max(LONGEST_GAP * busy, 1e-3)
-    place, end = 0.0, timed[0]["at"] if timed else 0.0
-    for call in timed:
-        place += min(max(0.0, call["at"] - end), most)
-        took = call.get("seconds") or 0.0
-        overlap = max(0.0, end - call["at"])
-        call["left"] = place - overlap
-        call["width"] = took
-        place += max(0.0, took - overlap)
-        end = max(end, call["at"] + took)
-    whole = max(place, 1e-9)
-    for call in timed:
-        call["left"], call["width"] = 100 * call["left"] / whole, 100 * call["width"] / whole
+    rows = [{"started": call["at"], "ended": call["at"] + (call.get("seconds") or 0.0)} for call in timed]
+    for call, row in zip(timed, placed(rows, 0.0), strict=True):
+        call["left"], call["width"] = 100 * row["left"], 100 * row["width"]

@@ -50,7 +50,6 @@ async def _timeline(view: View) -> dict[str, Any]:
     for row in rows:
         row["took"] = span(row["seconds"]) if row["seconds"] is not None else ""
         row["idle"] = span(row["idle"]) if "idle" in row else ""
-        row["state"] = row["outcome"] or ("waiting" if row["waits"] else "running")
     return {"found": found, "rows": rows, "query": view.request.url.query, "first": first, "last": last}
 
 

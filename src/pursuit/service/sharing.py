@@ -5,6 +5,7 @@ The stream is read once. Arguments that are named like a secret are masked, as o
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -50,11 +51,12 @@ async def everything(service: Service, mission_id: str) -> dict[str, Any]:
 
 
 def _shown(body: bytes, *, parse: bool) -> Any:
-    if parse and len(body) <= LARGEST_BLOB:
-        try:
-            return masked(msgspec.json.decode(body))
-        except msgspec.DecodeError:
-            pass
+    if parse:
+        with suppress(msgspec.DecodeError):
+            value = masked(msgspec.json.decode(body))
+            if len(body) <= LARGEST_BLOB:
+                return value
+            body = msgspec.json.encode(value)
     cut = f"\n… {len(body) - LARGEST_BLOB:,} bytes more" if len(body) > LARGEST_BLOB else ""
     return body[:LARGEST_BLOB].decode(errors="replace") + cut
 

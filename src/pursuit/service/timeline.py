@@ -34,7 +34,7 @@ from pursuit.core.events import (
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.progress import SIGNIFICANT, Trend
 from pursuit.core.report import iso
-from pursuit.core.state import MissionState
+from pursuit.core.state import TERMINAL, MissionState
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import StoredEvent
 from pursuit.reports.plots import thin
@@ -146,7 +146,11 @@ class Timelines:
         for row in status["criteria"]:
             if (threshold := thresholds.get(row["criterion_id"])) is not None:
                 row["trend"] = _trend(state, threshold)
-        return {**status, "now": _now(state), "gauges": _gauges(status, live=status["status"] == "running")}
+        return {
+            **status,
+            "now": _now(state, status["status"]),
+            "gauges": _gauges(status, live=status["status"] == "running"),
+        }
 
     async def course(self, mission_id: str) -> dict[str, Any]:
         """The metrics and the budget of a mission over its iterations, thinned to what a plot can show."""
@@ -186,7 +190,7 @@ class Timelines:
 
         `last` is the last iteration that is wanted. `older` and `newer` are the events that continue it.
         """
-        await self._service.state(mission_id)
+        status = await self._service.status(mission_id)
         row = await self._service.ledger.row(mission_id)
         head = row.head.seq if row is not None else 0
         if first is None and after is None:
@@ -198,7 +202,7 @@ class Timelines:
         begun = bool(rows) and (rows[0]["iteration"] > 0 or rows[0]["order"] > 0)
         return {
             "session_id": mission_id,
-            "rows": rows,
+            "rows": [{**row, "state": _state(row, status["status"])} for row in rows],
             "bands": bands,
             "older": rows[0]["seq"] if begun else None,
             "newer": rows[-1]["seq"] if rows and more else None,
@@ -206,7 +210,7 @@ class Timelines:
 
     async def call(self, mission_id: str, call_id: str, iteration: int) -> dict[str, Any]:
         """One call whole: its proposal, the policy's word, arguments, result, and the previous call of its tool."""
-        await self._service.state(mission_id)
+        status = await self._service.status(mission_id)
         row = await self._service.ledger.row(mission_id)
         head = row.head.seq if row is not None else 0
         at = await self._before(mission_id, iteration, head)
@@ -252,6 +256,8 @@ class Timelines:
         if seq is None:
             raise InvalidArgument(f"{mission_id} has no call {call_id[:80]!r} in iteration {iteration + 1}")
         previous = await self._previous(mission_id, seq, str(found["tool"]), call_id)
+        found["waits"] = "asked" in found and "answer" not in found
+        found["state"] = _state(found, status["status"])
         return {**found, "args": masked(found["args"]), "previous": previous}
 
     async def _outcome(self, event: CallSettled) -> dict[str, Any]:
@@ -273,7 +279,6 @@ class Timelines:
             "bytes": None if blob is None else len(blob),
             "error": event.error,
             "metrics": event.metrics,
-            "events": event.events,
             "used": event.used or {},
             "change": change,
         }
@@ -398,11 +403,10 @@ class _Rows:
                 if call_id is not None and self.rows[call_id]["waits"]:
                     self.rows[call_id]["waits"] = False
             case IterationProposed() if begins:
-                self.bands.setdefault(event.iteration, {}).update(started=event.at, rationale=event.rationale)
+                self.bands.setdefault(event.iteration, {})
             case IterationEnded():
                 if event.iteration in self.bands or begins:
-                    band = self.bands.setdefault(event.iteration, {})
-                    band.update(ended=event.at, verdict=event.verdict, reason=event.reason)
+                    self.bands[event.iteration] = {"verdict": event.verdict, "reason": event.reason}
             case _:
                 pass
 
@@ -487,14 +491,27 @@ def _trend(state: MissionState, threshold: MetricThreshold) -> dict[str, Any]:
     away = [abs(one - threshold.target) if side is None else side * (one - threshold.target) for one in values]
     found = Trend(away)
     word = "getting closer" if found.z >= SIGNIFICANT else "moving away" if found.z <= -SIGNIFICANT else "level"
-    return {"values": values, "target": threshold.target, "op": threshold.op, "word": word if len(values) > 1 else ""}
+    return {"values": values, "target": threshold.target, "word": word if len(values) > 1 else ""}
 
 
-def _now(state: MissionState) -> dict[str, Any]:
+_UNDER_WAY = ("running", "waiting")
+"""The statuses in which a call without an outcome runs; a mission can wait for a task that runs."""
+
+
+def _state(row: Mapping[str, Any], status: str) -> str:
+    """The outcome of a call, or what it does while it has none; how it ended is unknown if its driver has gone."""
+    if (outcome := row.get("outcome")) is not None:
+        return outcome
+    if row["waits"]:
+        return "skipped" if status in TERMINAL else "waiting"
+    return "running" if status in _UNDER_WAY else "unknown"
+
+
+def _now(state: MissionState, status: str) -> dict[str, Any]:
     """What a mission does at this moment: the calls that run, or the model that is asked."""
-    calls = [] if state.open is None else [one for one in state.open.calls.values() if one.outcome is None]
+    under_way = state.open is not None and status in _UNDER_WAY
+    calls = [one for one in state.open.calls.values() if one.outcome is None] if state.open and under_way else []
     return {
-        "iteration": None if state.open is None else state.open.index,
         "rationale": None if state.open is None else state.open.proposed.rationale,
         "calls": [{"call_id": one.call_id, "tool": one.tool, "iteration": one.iteration} for one in calls],
         "model": state.asked_of if state.asking is not None else None,
@@ -528,8 +545,6 @@ def _proposal(event: IterationProposed) -> dict[str, Any]:
         "proposer": event.proposer,
         "rationale": event.rationale,
         "script": event.script,
-        "failed": event.failed,
-        "calls": len(event.calls),
     }
 
 

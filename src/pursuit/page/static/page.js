@@ -72,6 +72,7 @@
     const drawer = document.getElementById("drawer");
     if (!drawer || drawer.hidden) return;
     drawer.hidden = true;
+    drawer.querySelector("[data-body]").replaceChildren(); // a key must not answer a question that is not shown
     opener?.focus();
   }
   document.addEventListener("keydown", (event) => {
