@@ -112,6 +112,24 @@ def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDatabase
     play(scene)
 
 
+def test_missions_that_come_back_from_a_wait_starve_no_other_one(new_database: NewDatabase) -> None:
+    class Paced(Recorder):
+        async def work(self, job: Job) -> Again | None:
+            await super().work(job)
+            return Again(0.001) if job.key.startswith("paced") else None
+
+    async def scene() -> None:
+        async with queue(new_database()) as placement:
+            for key in ("paced 1", "paced 2", "paced 3", "once", "last"):
+                await placement.enqueue(key, ANY_QUEUE)
+            one = Paced(most=20)
+            await placement.run(one, 1)
+            assert {"once", "last"} < set(one.jobs)
+            assert one.jobs.index("paced 1", 1) < one.jobs.index("last"), "nor does it wait for all of its caller"
+
+    play(scene)
+
+
 @pytest.mark.guarantee("callers-take-turns")
 def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDatabase) -> None:
     async def scene() -> None:
@@ -203,6 +221,27 @@ def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
             rare = ("SELECT DISTINCT entrypoint", "INSERT INTO pursuit_queue.workers", "pg_notify")
             assert [query for query in asked if not any(one in query for one in rare)] == []
             one.stopping.set()
+
+    play(scene)
+
+
+def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        address = new_database()
+        async with anyio.create_task_group() as tasks:
+            one, placement = Recorder(), PgQueuerPlacement.open(address, heartbeat=0.4, dequeue=0.1)
+            with psycopg.connect(address, autocommit=True) as connection:
+                connection.execute(
+                    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$; "
+                    "CREATE TRIGGER refuse BEFORE DELETE ON pursuit_queue.jobs_log EXECUTE FUNCTION refuse()"
+                )
+                tasks.start_soon(placement.run, one, 1)
+                seen: set[Any] = set()
+                while len(seen) < 2:
+                    seen |= set(connection.execute("SELECT seen FROM pursuit_queue.workers").fetchall())
+                    await anyio.sleep(0.01)
+            one.stopping.set()
+        await placement.close()
 
     play(scene)
 
@@ -314,6 +353,20 @@ def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_to_othe
             await Approvals(elsewhere.service).answer(question["approval_id"], "once")
             await until(here, asking, ended)
             assert (await here.service.state(asking)).status == "completed"
+
+    play(scene)
+
+
+def test_a_mission_whose_start_died_before_it_was_placed_is_driven(
+    new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pursuit.service.service.PLACED_WITHIN", 0.1)
+
+    async def scene() -> None:
+        async with runtime(new_database(), measure) as here, working(here):
+            wanted = mission(proposer=repeat("measure"), criteria=[metric("score") >= 7])
+            name = (await here.service.start(wanted, for_workers=True)).session_id
+            await until(here, name, ended)
 
     play(scene)
 
