@@ -473,6 +473,7 @@ class PgQueuerPlacement:
 
     async def _announce(self, about: WorkerRow) -> None:
         kept = {name: value for name, value in asdict(about).items() if name not in ("seen_ago", "lease_age", "live")}
+        kept["heartbeat"] = self._heartbeat
         await self._driver.fetch(_ANNOUNCED, about.name, msgspec.json.encode(kept).decode())
 
     async def health(self) -> Health:
@@ -487,7 +488,7 @@ class PgQueuerPlacement:
                 row["about"],
                 seen_ago=row["ago"],
                 lease_age=None if row["late"] is None else max(0.0, row["about"]["lease_seconds"] + row["late"]),
-                live=row["ago"] < self._heartbeat * _LIVE,
+                live=row["ago"] < row["about"].get("heartbeat", self._heartbeat) * _LIVE,
             )
             for row in rows
         )
