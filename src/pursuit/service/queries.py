@@ -459,7 +459,7 @@ class Queries:
                 found.append(row.name)
         # One listing: a process looks every few seconds, and a thousand missions may wait for tasks.
         tasks = every_stream(self.ledger, kind="task", status=RUNNING) if waiting else None
-        working = set() if tasks is None else {row.name async for row in tasks}
+        working: set[str] = set() if tasks is None else {row.name async for row in tasks}
         return found + [name for name, task in waiting.items() if task not in working]
 
     async def checkpoint(self, mission_id: str) -> dict[str, Any]:
