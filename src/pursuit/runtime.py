@@ -357,9 +357,17 @@ class Runtime:
         return Report(await self.service.report(mission_id))
 
     async def start_file(
-        self, file: MissionFile, *, session_id: str | None = None, caller: Caller | None = None
+        self,
+        file: MissionFile,
+        *,
+        session_id: str | None = None,
+        caller: Caller | None = None,
+        for_workers: bool = False,
     ) -> Started:
-        """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
+        """Starts the mission of a file, with the servers that the file brings, under this id or a new one.
+
+        `for_workers` is that of `Service.start`.
+        """
         if not self._is_own_file(file.path):
             require_trusted([of_mission(file)])
         self._add_servers(file.path, file.servers)
@@ -367,7 +375,13 @@ class Runtime:
         # A mission with a chosen id was written for one attempt or one due time: its file starts no second one.
         origin = file.path if session_id is None else None
         return await self.service.start(
-            file.mission, file=path, origin=origin, session_id=session_id, caller=caller, mode=self._mode
+            file.mission,
+            file=path,
+            origin=origin,
+            session_id=session_id,
+            caller=caller,
+            mode=self._mode,
+            for_workers=for_workers,
         )
 
     def schedules(self, begin: Callable[[str], Awaitable[None]], clock: Clock | None = None) -> Schedules | None:

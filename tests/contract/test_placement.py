@@ -24,6 +24,7 @@ from pursuit.config.files import locate_state
 from pursuit.core.events import CallSettled, RunClaimed
 from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.ledger.placement import Again, Job, Requirements, WorkerRow
+from pursuit.ledger.postgres import PostgresLedger
 from pursuit.ledger.postgres_schema import Link, migrate_up
 from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
 from pursuit.policy.rules import OperatorPolicy, Rule
@@ -112,6 +113,24 @@ def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDatabase
     play(scene)
 
 
+def test_missions_that_come_back_from_a_wait_starve_no_other_one(new_database: NewDatabase) -> None:
+    class Paced(Recorder):
+        async def work(self, job: Job) -> Again | None:
+            await super().work(job)
+            return Again(0.001) if job.key.startswith("paced") else None
+
+    async def scene() -> None:
+        async with queue(new_database()) as placement:
+            for key in ("paced 1", "paced 2", "paced 3", "once", "last"):
+                await placement.enqueue(key, ANY_QUEUE)
+            one = Paced(most=20)
+            await placement.run(one, 1)
+            assert {"once", "last"} < set(one.jobs)
+            assert one.jobs.index("paced 1", 1) < one.jobs.index("last"), "nor does it wait for all of its caller"
+
+    play(scene)
+
+
 @pytest.mark.guarantee("callers-take-turns")
 def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDatabase) -> None:
     async def scene() -> None:
@@ -151,12 +170,16 @@ def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_t
                 )
                 connection.execute(
                     "INSERT INTO pursuit_queue.workers VALUES ('newer', %s, now() - interval '1 hour')",
-                    (json.dumps({**asdict(Recorder("newer").about()), "colour": ["red"]}),),
+                    (json.dumps({**asdict(Recorder("newer").about()), "colour": ["red"], "heartbeat": 10}),),
+                )
+                connection.execute(
+                    "INSERT INTO pursuit_queue.workers VALUES ('slow', %s, now() - interval '10 s')",
+                    (json.dumps({**asdict(Recorder("slow", queues=()).about()), "heartbeat": 10}),),
                 )
             one, two = Recorder("one", most=1), Recorder("two", queues=("gpu",), most=2)
-            assert (await placement.health()).why_unplaced(
-                gpu
-            ) == "no worker is running; start one with `pursuit worker`"
+            health = await placement.health()
+            assert [one.name for one in health.live] == ["slow"], "its own heartbeat counts"
+            assert health.why_unplaced(gpu) == "no live worker can drive it: the nearest one lacks queue gpu"
             async with queue(placement._address) as other, anyio.create_task_group() as tasks:
                 tasks.start_soon(placement.run, one, 1)
                 tasks.start_soon(other.run, two, 1)
@@ -203,6 +226,27 @@ def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
             rare = ("SELECT DISTINCT entrypoint", "INSERT INTO pursuit_queue.workers", "pg_notify")
             assert [query for query in asked if not any(one in query for one in rare)] == []
             one.stopping.set()
+
+    play(scene)
+
+
+def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        address = new_database()
+        one, placement = Recorder(), PgQueuerPlacement.open(address, heartbeat=0.4, dequeue=0.1)
+        async with anyio.create_task_group() as tasks:
+            with psycopg.connect(address, autocommit=True) as connection:
+                connection.execute(
+                    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$; "
+                    "CREATE TRIGGER refuse BEFORE DELETE ON pursuit_queue.jobs_log EXECUTE FUNCTION refuse()"
+                )
+                tasks.start_soon(placement.run, one, 1)
+                seen: set[Any] = set()
+                while len(seen) < 2:
+                    seen |= set(connection.execute("SELECT seen FROM pursuit_queue.workers").fetchall())
+                    await anyio.sleep(0.01)
+            one.stopping.set()
+        await placement.close()
 
     play(scene)
 
@@ -318,6 +362,20 @@ def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_to_othe
     play(scene)
 
 
+def test_a_mission_whose_start_died_before_it_was_placed_is_driven(
+    new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pursuit.service.service.PLACED_WITHIN", 0.1)
+
+    async def scene() -> None:
+        async with runtime(new_database(), measure) as here, working(here):
+            wanted = mission(proposer=repeat("measure"), criteria=[metric("score") >= 7])
+            name = (await here.service.start(wanted, for_workers=True)).session_id
+            await until(here, name, ended)
+
+    play(scene)
+
+
 def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_database: NewDatabase) -> None:
     address = new_database()
 
@@ -385,6 +443,36 @@ def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_database: 
             async with working(two, "two"):
                 await until(two, name, ended)
             assert [event.outcome for event in await events_of(two, name, CallSettled)] == ["ok"]
+
+    play(scene)
+
+
+def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_for_a_task(
+    new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, asked = Gate(), list[tuple[PostgresLedger, str]]()
+    plain = PostgresLedger.row
+
+    @tool(long=True)
+    async def train() -> dict[str, Any]:
+        """Takes long."""
+        return await gate.hold()
+
+    async def row(self: PostgresLedger, name: str) -> Any:
+        asked.append((self, name))
+        return await plain(self, name)
+
+    monkeypatch.setattr(PostgresLedger, "row", row)
+
+    async def scene() -> None:
+        address = new_database()
+        async with runtime(address, train) as here, runtime(address) as looking, working(here):
+            name = await start(here, proposer=repeat("train"), budget=Budget(max_iterations=1))
+            await until(here, name, lambda state: state.waiting_for == "task")
+            assert await looking.service.interrupted(background=True) == []
+            assert looking.service.ledger not in [ledger for ledger, _name in asked]
+            gate.release.set()
+            await until(here, name, ended)
 
     play(scene)
 

@@ -75,9 +75,7 @@ class Drive:
             require_shared(self.context)
 
         async def work(runtime: Runtime) -> int:
-            if runtime.placement is not None:
-                await runtime.placement.health()  # a queue that cannot be used refuses the mission before it is stored
-            mission_id = await self.accept(runtime, loaded)
+            mission_id = await self.accept(runtime, loaded, for_workers=True)
             placed = await runtime.service.place(mission_id)
             status = await runtime.service.status(mission_id)
             keys = ("session_id", "status", "warnings", *(["placement"] if "placement" in status else []))
@@ -197,10 +195,12 @@ class Drive:
                 self.screen.note(f"when the ledger is available again, continue with: {self._resume_command()}")
             raise
 
-    async def accept(self, runtime: Runtime, file: MissionFile, session_id: str | None = None) -> str:
+    async def accept(
+        self, runtime: Runtime, file: MissionFile, session_id: str | None = None, *, for_workers: bool = False
+    ) -> str:
         """Starts the mission of a file, with this id or a new one, and prints its warnings."""
         with self.screen.busy("asking the servers for their tools"):
-            started = await runtime.start_file(file, session_id=session_id)
+            started = await runtime.start_file(file, session_id=session_id, for_workers=for_workers)
         self._begun.append(started.session_id)
         for warning in started.warnings:
             self.screen.note(f"warning: {warning}")

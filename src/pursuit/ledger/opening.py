@@ -112,11 +112,9 @@ class OnFirstUse:
             self._opened = PgQueuerPlacement.open(self._address, migrate=self._migrate, **self._settings)
         return self._opened
 
-    async def enqueue(
-        self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0, attempts: int = 0
-    ) -> None:
+    async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
         """See `placement.Placement.enqueue`."""
-        await (await self._open()).enqueue(key, needs, caller=caller, delay=delay, attempts=attempts)
+        await (await self._open()).enqueue(key, needs, caller=caller, delay=delay)
 
     async def run(self, serving: Serving, concurrency: int) -> None:
         """See `placement.Placement.run`."""

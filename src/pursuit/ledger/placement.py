@@ -148,9 +148,7 @@ class Serving(Protocol):
 class Placement(Protocol):
     """Hands jobs to workers. A job that a dead worker had is handed to another one."""
 
-    async def enqueue(
-        self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0, attempts: int = 0
-    ) -> None:
+    async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
         """Makes a job of this key due after `delay` seconds, unless one is due sooner.
 
         Callers take turns: a job of one that has few comes before those of one that has many.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -90,7 +90,9 @@ _GRANTS = (
 )
 
 # Start-time fair queueing: the tag of a job is one more than that of its caller's last one, and at least that of the
-# jobs that are next. Jobs with lower tags come first, so a caller with a thousand jobs delays others by one.
+# jobs that are next. Jobs with lower tags come first, so a caller with a thousand jobs delays others by one. A job that
+# comes back after a wait counts from its own last tag ($2): it goes neither before all others again and again, nor
+# behind a thousand of its caller's.
 _TAG = f"""
 SELECT least({_LARGEST}, greatest(
     coalesce(
@@ -98,8 +100,8 @@ SELECT least({_LARGEST}, greatest(
         max(-priority) FILTER (WHERE status = 'picked'),
         0
     ),
-    coalesce(max(-priority) FILTER (WHERE headers->>'caller' = $1), -1) + 1
-)) AS tag FROM {_JOBS} WHERE status IN ('queued', 'picked')
+    coalesce($2::integer, max(-priority) FILTER (WHERE headers->>'caller' = $1), -1)::bigint + 1
+)) AS tag FROM {_JOBS} WHERE status IN ('queued', 'picked') AND dedupe_key IS DISTINCT FROM $3
 """  # noqa: S608 - names of our own
 _DUE = f"""
 SELECT DISTINCT entrypoint FROM {_JOBS}
@@ -171,15 +173,16 @@ Q = TypeVar("Q", bound=Queries)
 
 
 class _Driver:
-    """PgQueuer's port to the database. A lost connection is opened again, for so many seconds.
+    """PgQueuer's port to the database. A lost connection is opened again.
 
     Its own driver asks and listens on one connection, where a question waits for up to a second.
     """
 
-    def __init__(self, asking: Link, listening: Link, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, asking: Link, listening: Link) -> None:
         self._asking = asking
         self._listening = listening
-        self.patience = patience
+        self.is_patient: Callable[[], bool] = lambda: False
+        """Whether it waits for a database that is gone without end: a worker does, until it stops."""
         self._callbacks: dict[str, list[NotifyCallback]] = {}
         self._watching: asyncio.Task[None] | None = None
         self.shutdown = asyncio.Event()
@@ -191,7 +194,8 @@ class _Driver:
             try:
                 return await self._asking.ask_by_name(query, args)
             except psycopg.Error as error:
-                if not is_lost(error) or time.monotonic() - began > self.patience:
+                late = time.monotonic() - began > PATIENCE_SECONDS
+                if not is_lost(error) or (late and not self.is_patient()):
                     raise
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LAST_RETRY)
@@ -231,6 +235,7 @@ class _Driver:
             self._watching.cancel()
             await asyncio.wait([self._watching])
             self._watching = None
+        self._callbacks.clear()  # those of a queue that is run again are others
 
 
 def _queries(driver: _Driver, kind: type[Q]) -> Q:
@@ -327,6 +332,7 @@ class _Executor(AbstractEntrypointExecutor):
         if again is None:
             return
         needs = Requirements.of(job.entrypoint)
+        had_its_turn = again.seconds > 0 and not again.attempts
         try:
             await self._placement.enqueue(
                 key,
@@ -335,6 +341,7 @@ class _Executor(AbstractEntrypointExecutor):
                 delay=again.seconds,
                 attempts=again.attempts,
                 priority=job.priority,
+                next_turn=had_its_turn,
             )
         except LedgerUnavailable as error:  # the worker leaves, and the database is gone: the job stays as it is
             raise RetryRequested(timedelta(seconds=_LAST_RETRY)) from error
@@ -367,17 +374,18 @@ class PgQueuerPlacement:
         delay: float = 0.0,
         attempts: int = 0,
         priority: int | None = None,
+        next_turn: bool = True,
     ) -> None:
-        """See `placement.Placement.enqueue`. A job that is due again keeps its `priority`, and so its turn.
+        """See `placement.Placement.enqueue`. A job that is due again had a `priority`.
 
-        Else a mission whose worker died would wait behind all that were never begun: the first worker that takes it
-        may come before its lease has run out.
+        Without `next_turn` it keeps that, and so its turn. Else a mission whose worker died would wait behind all that
+        were never begun: the first worker that takes it may come before its lease has run out.
         """
         after = timedelta(seconds=max(0.0, delay))
         headers: dict[str, Any] = {"caller": caller, "attempts": attempts}
         try:
-            if priority is None:
-                ((row),) = await self._driver.fetch(_TAG, caller)
+            if priority is None or next_turn:
+                (row,) = await self._driver.fetch(_TAG, caller, None if priority is None else -priority, key)
                 priority = -cast("int", row["tag"])
             while True:
                 made = await self._queries.enqueue(
@@ -401,8 +409,8 @@ class PgQueuerPlacement:
 
     async def run(self, serving: Serving, concurrency: int) -> None:
         """See `placement.Placement.run`."""
-        self._driver.patience = float("inf")
         wait = RETRY_SECONDS
+        self._driver.is_patient = lambda: not serving.stopping.is_set()
         async with self._announcing(serving):
             while not serving.stopping.is_set():
                 began = time.monotonic()
@@ -421,7 +429,6 @@ class PgQueuerPlacement:
 
         async def stop() -> None:
             await serving.stopping.wait()
-            self._driver.patience = PATIENCE_SECONDS  # a database that is gone keeps no worker from leaving
             manager.shutdown.set()
             with suppress(psycopg.Error):
                 await self._announce(serving.about())
@@ -444,11 +451,14 @@ class PgQueuerPlacement:
         async def announce() -> None:
             count = 0
             while True:
-                if count % _TIDY_EVERY == 0:
-                    for query in _OLD:
-                        await self._driver.fetch(query)
-                await asyncio.sleep(self._heartbeat * _ANNOUNCED_EVERY)
-                await self._announce(serving.about())
+                try:
+                    if count % _TIDY_EVERY == 0:
+                        for query in _OLD:
+                            await self._driver.fetch(query)
+                    await asyncio.sleep(self._heartbeat * _ANNOUNCED_EVERY)
+                    await self._announce(serving.about())
+                except psycopg.Error:  # a timeout of the server, a deadlock; silent, it would count as dead
+                    log.warning("the worker could not announce itself", exc_info=True)
                 count += 1
 
         await self._announce(serving.about())
@@ -463,6 +473,7 @@ class PgQueuerPlacement:
 
     async def _announce(self, about: WorkerRow) -> None:
         kept = {name: value for name, value in asdict(about).items() if name not in ("seen_ago", "lease_age", "live")}
+        kept["heartbeat"] = self._heartbeat
         await self._driver.fetch(_ANNOUNCED, about.name, msgspec.json.encode(kept).decode())
 
     async def health(self) -> Health:
@@ -477,7 +488,7 @@ class PgQueuerPlacement:
                 row["about"],
                 seen_ago=row["ago"],
                 lease_age=None if row["late"] is None else max(0.0, row["about"]["lease_seconds"] + row["late"]),
-                live=row["ago"] < self._heartbeat * _LIVE,
+                live=row["ago"] < row["about"].get("heartbeat", self._heartbeat) * _LIVE,
             )
             for row in rows
         )

@@ -444,6 +444,7 @@ class Queries:
         Where workers drive, one that waits for a time is listed after it. Children go on with their parents.
         """
         found: list[str] = []
+        waiting: dict[str, str] = {}
         now = self.clock.now()
         async for row in every_stream(self.ledger, kind="mission", status=("running", "waiting")):
             wanted = row.summary.get("background") or not background
@@ -452,9 +453,14 @@ class Queries:
             late = now >= row.summary.get("wait_until", math.inf)
             if self.placement is not None and row.summary.get("waiting_for") in ("pace", "model") and not late:
                 continue  # it is a job for that time
-            if not background or late or not await self._works(row.summary.get("task")):
+            if background and not late and (task := row.summary.get("task")) is not None:
+                waiting[row.name] = task
+            else:
                 found.append(row.name)
-        return found
+        # One listing: a process looks every few seconds, and a thousand missions may wait for tasks.
+        tasks = every_stream(self.ledger, kind="task", status=RUNNING) if waiting else None
+        working: set[str] = set() if tasks is None else {row.name async for row in tasks}
+        return found + [name for name, task in waiting.items() if task not in working]
 
     async def checkpoint(self, mission_id: str) -> dict[str, Any]:
         """The cascade again over the latest iteration."""

@@ -130,6 +130,8 @@ def _means(word: str, tool: str) -> bool:
 
 
 LONGEST_REASON = 8_192
+PLACED_WITHIN = 30.0
+"""Seconds after which a mission whose `start` died is a job: longer than an append in doubt takes."""
 
 
 def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -214,12 +216,14 @@ class Service(Queries):
         session_id: str | None = None,
         origin: Path | None = None,
         mode: str | None = None,
+        for_workers: bool = False,
     ) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet.
 
         `session_id` is an id of `new_mission_id`; a child has its own. A mission that the operator did not write
         (`operators_own`) starts children under stricter rules, and may name only the `client_models`. `origin` is the
-        file that it was read from, `mode` the policy mode that the operator chose for it.
+        file that it was read from, `mode` the policy mode that the operator chose for it. One `for_workers` becomes a
+        job even if this process dies before it calls `place`; a queue that cannot be used refuses it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
         admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=operators_own)
@@ -240,11 +244,13 @@ class Service(Queries):
             origin=str(origin) if origin is not None else None,
             mode=mode,
         )
-        summary = summary_of(advance(None, created))
+        state = advance(None, created)
         draft = Draft(*encode(created))
         audited = self.control(caller, "start", mission_id, gist_of_mission(mission))
         async with audited, self._starting(caller, mission, len(draft.body)):
-            await self.ledger.append(mission_id, 0, [draft], status="pending", summary=summary)
+            if for_workers:
+                await self._enqueue(mission_id, state, at_least=PLACED_WITHIN)
+            await self.ledger.append(mission_id, 0, [draft], status="pending", summary=summary_of(state))
         return Started(session_id=mission_id, warnings=admitted.warnings)
 
     async def iterate(
@@ -442,10 +448,13 @@ class Service(Queries):
 
     async def place(self, mission_id: str) -> bool:
         """Makes a mission a job for workers if it has something to do, now or at a time; whether it is one."""
-        state = await self.state(mission_id)
-        delay = await self.due_in(state)
-        if self.placement is None or delay is None or not is_placeable(state):
+        return await self._enqueue(mission_id, await self.state(mission_id))
+
+    async def _enqueue(self, mission_id: str, state: MissionState, at_least: float = 0.0) -> bool:
+        due = await self.due_in(state)
+        if self.placement is None or due is None or not is_placeable(state):
             return False
+        delay = max(due, at_least)
         await self.placement.enqueue(mission_id, requirements_of(state), caller=state.owner or "", delay=delay)
         return True
 
