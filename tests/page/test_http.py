@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from pursuit.core.events import AbortOrdered, ApprovalAnswered, BudgetExtended, 
 from pursuit.core.tools import ToolResult
 from pursuit.page.app import HEADERS, NAVIGATION, POLICY
 from pursuit.page.markup import changes, content, folded, image
-from pursuit.page.sessions import SessionLimits, Sessions
+from pursuit.page.sessions import CHALLENGE_HEADER, SessionLimits, Sessions
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.server.missions.server import mission_server
 from pursuit.server.tokens import Tokens
@@ -119,6 +121,25 @@ def test_a_link_signs_in_once_and_nothing_is_shown_without_a_session(tmp_path: P
             assert not await events_of(runtime, found, AbortOrdered)
 
     play(scene)
+
+
+def test_no_link_is_made_for_a_server_of_another_user(tmp_path: Path) -> None:
+    """It has taken the port of a server that ended, and answers as that one would, but for what it cannot read."""
+
+    class Impostor(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header(CHALLENGE_HEADER, self.headers[CHALLENGE_HEADER])
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    sessions = Sessions(tmp_path / "page.json", Tokens(tmp_path / "tokens.json"))
+    with HTTPServer(("127.0.0.1", 0), Impostor) as server, ThreadPoolExecutor() as threads:
+        threads.submit(server.handle_request)
+        sessions.serve_at(f"http://127.0.0.1:{server.server_port}/")
+        assert sessions.served() is None
 
 
 def test_a_session_ends_by_time_by_sign_out_and_with_its_token(tmp_path: Path) -> None:

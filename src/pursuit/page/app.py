@@ -27,7 +27,7 @@ from pursuit.config.servers import LIMITS
 from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
 from pursuit.page.live import CSRF_MARK, Live, Render
 from pursuit.page.markup import environment
-from pursuit.page.sessions import LEDGER_HEADER, Session, Sessions
+from pursuit.page.sessions import CHALLENGE_HEADER, Session, Sessions
 from pursuit.runtime import Runtime
 from pursuit.server.bind import PAGE_PATH
 from pursuit.server.operator_api import STATUSES, Forbidden, read_body
@@ -254,7 +254,8 @@ class Page:
             shown["fault"] = "This link was used before, or is too old. `pursuit page` opens a new one."
         if cookie is None:
             response = self.render(request, "sign_in.html", None, status=403 if shown["fault"] else 200, **shown)
-            response.headers[LEDGER_HEADER] = self.sessions.ledger
+            if challenge := request.headers.get(CHALLENGE_HEADER):
+                response.headers[CHALLENGE_HEADER] = self.sessions.proof(challenge)
             return response
         response = RedirectResponse(f"{ROOT}/missions", 303)
         response.set_cookie(

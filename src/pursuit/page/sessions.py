@@ -27,8 +27,8 @@ from pursuit.service.audit import Caller, local_subject, user_name
 FILE_NAME: Final = "page.json"
 CLIENT: Final = "page"
 """The program that speaks for the operator, as the audit names it."""
-LEDGER_HEADER: Final = "Pursuit-Ledger"
-"""Names the ledger of the page, in the answer of its sign-in."""
+CHALLENGE_HEADER: Final = "Pursuit-Challenge"
+"""By it `pursuit page` asks a server to prove that it can read the file of sessions: another user's server cannot."""
 MOST: Final = 1_000
 """Sessions and keys that are kept; the oldest go first."""
 
@@ -55,6 +55,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None
+    secret: str = ""
     keys: tuple[Kept, ...] = ()
     sessions: tuple[Kept, ...] = ()
 
@@ -104,26 +105,25 @@ class Sessions:
 
     def served(self) -> str | None:
         """Where a live server serves the page of this ledger; None if none does."""
-        url = self._read().url
-        if url is None:
+        url, challenge = self._read().url, secrets.token_urlsafe(32)
+        if url is None or not self._read().secret:
             return None
         with suppress(OSError, httpx2.HTTPError, httpx2.InvalidURL):
-            answer = httpx2.get(f"{url}/sign-in", timeout=2.0, headers={"Accept": "text/html"})
-            if answer.status_code == 200 and answer.headers.get(LEDGER_HEADER) == self.ledger:
+            answer = httpx2.get(f"{url}/sign-in", timeout=2.0, headers={CHALLENGE_HEADER: challenge})
+            if hmac.compare_digest(answer.headers.get(CHALLENGE_HEADER, ""), self.proof(challenge)):
                 return url
         return None
 
-    @property
-    def ledger(self) -> str:
-        """Names the ledger to a process of the same user: a port can be taken by another server meanwhile."""
-        return sha256(str(self._file.path.resolve()).encode()).hexdigest()[:16]
+    def proof(self, challenge: str) -> str:
+        """What only a server of this file can answer: a port can be taken by another user's server meanwhile."""
+        return hmac.new(self._read().secret.encode(), challenge.encode(errors="replace"), sha256).hexdigest()
 
     def serve_at(self, url: str) -> str:
         """Writes down where the page is served, for `pursuit page`, and returns it; `url` is any address there."""
         parts = urlsplit(url)
         root = f"{parts.scheme}://{parts.netloc}{PAGE_PATH}"
         with self._file.alone():
-            self._write(msgspec.structs.replace(self._read(), url=root))
+            self._write(msgspec.structs.replace(self._read(), url=root, secret=secrets.token_urlsafe(32)))
         return root
 
     def link(self, root: str) -> str:
