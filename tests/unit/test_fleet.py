@@ -264,6 +264,8 @@ def test_the_parents_policy_holds_for_its_children_and_their_questions_are_asked
             async with driving(runtime, mission_id):
                 await until(runtime, mission_id, lambda state: state.waiting_for == "task")
                 (row,) = (await runtime.service.status(mission_id))["children"]
+                while await runtime.service.ledger.row(row["session_id"]) is None:  # its id is recorded first
+                    await anyio.sleep(0.01)
                 await until(runtime, row["session_id"], lambda state: state.waiting_for == "approval")
                 (asked,) = await approvals.open()
                 assert (asked["session_id"], asked["tool"]) == (row["session_id"], "world.enter")
