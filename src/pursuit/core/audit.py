@@ -78,18 +78,16 @@ decode_audit: Callable[[bytes], AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEv
 
 def redacted(value: Any, depth: int = DEEPEST) -> Any:
     """The value without secrets, with long texts, long lists and deep nesting cut."""
-    match value:
-        case None | bool() | int() | float():
-            return value
-        case str():
-            text = value.encode(errors="replace").decode()
-            return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
-        case Mapping():
-            return "{…}" if depth == 0 else _mapping(cast("Mapping[Any, Any]", value), depth)
-        case list() | tuple():
-            return "[…]" if depth == 0 else _sequence(cast("Sequence[Any]", value), depth)
-        case _:
-            return redacted(str(value), depth)
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, str):
+        text = value if value.isascii() else value.encode(errors="replace").decode()
+        return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+    if isinstance(value, Mapping):
+        return "{…}" if depth == 0 else _mapping(cast("Mapping[Any, Any]", value), depth)
+    if isinstance(value, list | tuple):
+        return "[…]" if depth == 0 else _sequence(cast("Sequence[Any]", value), depth)
+    return redacted(str(value), depth)
 
 
 def masked(value: Any) -> Any:
@@ -119,12 +117,13 @@ def _masked_text(value: str) -> str:
 
 def _is_secret(name: str, item: Any) -> bool:
     """Whether a value is a secret by its name; a number of `tokens`, such as `max_tokens`, is a count."""
-    is_count = isinstance(item, int | float) and name.lower().endswith("tokens")
-    return item is not None and not is_count and _SECRET.search(name) is not None
+    if item is None or _SECRET.search(name) is None:
+        return False
+    return not (isinstance(item, int | float) and name.lower().endswith("tokens"))
 
 
 def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-    shown = dict(islice(value.items(), MOST_ITEMS))
+    shown = value if len(value) <= MOST_ITEMS else dict(islice(value.items(), MOST_ITEMS))
     kept = _named(shown, redacted, lambda item: redacted(item, depth - 1))
     return kept if len(value) <= MOST_ITEMS else {**kept, "…": f"{len(value) - MOST_ITEMS} more"}
 

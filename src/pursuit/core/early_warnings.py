@@ -116,15 +116,17 @@ def _failure(state: MissionState, iteration: Iteration) -> str | None:
     if polls or not isinstance(proposer, ScriptProposer | RepeatProposer | SearchProposer):
         return None
     made = [call for call in iteration.calls.values() if call.purpose != "check"]
+    failed = [call for call in made if call.outcome == "failed"]
     if isinstance(proposer, ScriptProposer):
         error = None if iteration.script is None else iteration.script.error
-        failed = [call for call in made if call.outcome == "failed"]
         if error is None:
             return None
         return f"script: {_of_command(failed[-1]) if failed and failed[-1].tool in error else error[:LONGEST]}"
-    if not made or any(not call.tool.startswith(COMMANDS) or call.tool in state.succeeded for call in made):
+    if not made or len(failed) < len(made):
         return None
-    ways = {_of_command(call) if call.outcome == "failed" else None for call in made}
+    if any(not call.tool.startswith(COMMANDS) or call.tool in state.succeeded for call in made):
+        return None
+    ways = {_of_command(call) for call in made}
     return ways.pop() if len(ways) == 1 else None
 
 

@@ -67,9 +67,11 @@ def check_is_due(state: MissionState) -> bool:
 
 def out_of_reach(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> str | None:
     """The required criterion that can never be met any more, as a check or the end of all agents says, or None."""
+    never = [one.criterion_id for one in results if one.status == "unmet" and one.evidence.get("never") is True]
+    if not never:
+        return None
     said_by = {one.criterion_id for one in criteria if one.required and not isinstance(one, Predicate)}
-    said = (one for one in results if one.criterion_id in said_by and one.status == "unmet")
-    return next((one.criterion_id for one in said if one.evidence.get("never") is True), None)
+    return next((one for one in never if one in said_by), None)
 
 
 def evaluate_one(state: MissionState, criterion: AnyCriterion, answer: Answer | None) -> CriterionResult:

@@ -341,7 +341,7 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
     )
     if event.failed:
         state.proposer_failures += 1
-    elif not event.calls or any(call.fault is None for call in event.calls):
+    elif state.proposer_failures and (not event.calls or any(call.fault is None for call in event.calls)):
         state.proposer_failures = 0
     _answer_led_to(state, event)
 
@@ -521,12 +521,12 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
-    # What was said about the changes of a server holds for the rest of the mission.
-    state.approvals = {
-        key: one if one.accepts is not None else replace(one, kept=False)
-        for key, one in state.approvals.items()
-        if one.answer and (one.accepts is not None or one.kept)
-    }
+    if state.approvals:  # what was said about the changes of a server holds for the rest of the mission
+        state.approvals = {
+            key: one if one.accepts is not None else replace(one, kept=False)
+            for key, one in state.approvals.items()
+            if one.answer and (one.accepts is not None or one.kept)
+        }
     state.answers = {}
     state.fallback = 0
     state.iteration_count = event.iteration + 1
@@ -565,7 +565,8 @@ def _measured(state: MissionState, iteration: Iteration) -> Iterator[Measured]:
         call = iteration.calls.get(item[0])
         return len(iteration.calls) if call is None else call.order
 
-    for call_id, metrics in sorted(iteration.measured.items(), key=place):
+    found = iteration.measured.items()
+    for call_id, metrics in found if len(found) == 1 else sorted(found, key=place):
         call = iteration.calls.get(call_id)
         tool, args = (SCRIPT_SOURCE, {}) if call is None else (call.tool, call.args)
         key = call.key if call is not None and state.best_points.has_retests(tool) else ""
@@ -576,11 +577,10 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.checkpoints += 1
     state.checkpoint_at = event.at
     state.no_progress = event.facts.no_progress
+    state.ever_met.update([one.criterion_id for one in event.criteria if one.status == "met"])
     for criterion_id, far in state.nearest.items():
         state.least[criterion_id] = min(far, state.least.get(criterion_id, far))
-    state.ever_met.update(one.criterion_id for one in event.criteria if one.status == "met")
-    if state.stagnation is not None:
-        for criterion_id, far in state.nearest.items():
+        if state.stagnation is not None:
             state.trail.setdefault(criterion_id, deque(maxlen=MOST_TRAIL)).append(far)
     state.nearest = {}
 

@@ -68,12 +68,13 @@ def _gather(events: Iterable[AnyEvent], wanted: frozenset[str]) -> _Gathered:
                     gathered.bad.setdefault(tool, Counter())[event.error or event.outcome] += 1
                 elif event.outcome == "unknown":
                     gathered.unknown[tool] += 1
+            case IterationProposed():
+                if event.failed:
+                    gathered.no_proposal.update(event.failed)
+            case IterationEnded():
+                gathered.met.update([one.criterion_id for one in event.criteria if one.status == "met"])
             case CallRefused(outcome="denied"):
                 gathered.refused.setdefault(event.tool, Counter())[event.reason] += 1
-            case IterationProposed():
-                gathered.no_proposal.update(event.failed)
-            case IterationEnded():
-                gathered.met.update(one.criterion_id for one in event.criteria if one.status == "met")
             case _:
                 pass
     return gathered

@@ -97,10 +97,11 @@ def _progresses(state: MissionState, results: Sequence[CriterionResult]) -> bool
         return True
     if not state.thresholds:
         return state.news or (state.open is not None and state.is_new(state.open))
-    if any(_new_best(state, one) for one in state.aims):
+    aims, threshold = state.aims, state.stagnation
+    if any(_new_best(state, one) for one in aims):
         return True
-    trends = [_trend(state, one) for one in state.aims] if state.stagnation is not None else []
-    return any(one is not None and _improves(one, state.stagnation or 0) for one in trends)
+    trends = [] if threshold is None else [_trend(state, one) for one in aims]
+    return any(one is not None and _improves(one, threshold or 0) for one in trends)
 
 
 def figures(state: MissionState, counter: int) -> str:

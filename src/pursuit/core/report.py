@@ -66,6 +66,8 @@ MOST_TRIALS = 10_000
 class _Tally:
     """What is counted in one walk over the events."""
 
+    results: Mapping[str, Mapping[str, Any]]
+    diffs: Mapping[str, str]
     tools: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     pending: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
     outcomes: dict[str, int] = field(default_factory=dict[str, int])
@@ -78,8 +80,9 @@ class _Tally:
     points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
     calls: dict[int, int] = field(default_factory=dict[int, int])
-    log: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_ROWS))
-    logged: int = 0
+    log: list[tuple[CallIntended | CallRefused, CallSettled | CallRefused]] = field(
+        default_factory=list["tuple[CallIntended | CallRefused, CallSettled | CallRefused]"]
+    )
     checks: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_CHECKS))
     approvals: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     said: dict[str, dict[str, Yes]] = field(default_factory=dict[str, dict[str, Yes]])
@@ -102,6 +105,8 @@ def build_report(
     if state is None:
         raise ValueError("a mission without events has no report")
     tally = _count(events, results or {}, diffs or {})
+    trials = _trials(events, state)
+    shown = {row["call_id"]: row["args"] for row in trials.get("trials", ())}
     return {
         "format": FORMAT,
         "session_id": mission_id,
@@ -118,15 +123,15 @@ def build_report(
         "budget": budget_row(state),
         "iteration_count": state.iteration_count,
         "best_point": best_row(state.best_points.best()),
-        **_trials(events, state),
+        **trials,
         "metrics": _metrics(state, tally),
         "calls": {
             "total": sum(tally.outcomes.values()),
             "by_outcome": tally.outcomes,
             "by_tool": [{"tool": tool, **row} for tool, row in sorted(tally.tools.items())],
         },
-        "call_log": list(tally.log),
-        "call_log_omitted": tally.logged - len(tally.log),
+        "call_log": [_log_row(*row, shown) for row in tally.log[-MOST_ROWS:]],
+        "call_log_omitted": max(0, len(tally.log) - MOST_ROWS),
         "approvals": list(tally.approvals.values())[-MOST_ROWS:],
         "checks": list(tally.checks),
         "turns": list(tally.turns),
@@ -267,85 +272,73 @@ def output_tail(result: Mapping[str, Any] | None, *, lines: int = TAIL_LINES) ->
 
 
 def _count(events: Iterable[AnyEvent], results: Mapping[str, Mapping[str, Any]], diffs: Mapping[str, str]) -> _Tally:
-    tally = _Tally()
+    tally = _Tally(results=results, diffs=diffs)
     for event in events:
-        _count_record(tally, event, results, diffs)
-        match event:
-            case IterationProposed():
-                tally.started[event.iteration] = event
-                for reason in event.failed:
-                    tally.errors.append({"iteration": event.iteration, "tool": event.proposer, "message": reason})
-            case CallIntended():
-                tally.pending[event.call_id] = event
-            case CallSettled():
-                _count_call(tally, event)
-            case CallRefused():
-                _count_refusal(tally, event)
-            case ScriptEnded():
-                _count_script(tally, event)
-            case IterationEnded():
-                began = tally.started.pop(event.iteration, None)
-                tally.timeline.append((event, began, tally.calls.get(event.iteration, 0)))
-            case _:
-                pass
+        if (count := _COUNTED.get(type(event))) is not None:
+            count(tally, event)
     return tally
 
 
-def _count_record(
-    tally: _Tally, event: AnyEvent, results: Mapping[str, Mapping[str, Any]], diffs: Mapping[str, str]
-) -> None:
-    """Keeps what the report tells one by one: calls, checks, questions, and the turns of models and agents."""
-    match event:
-        case CallSettled() if (call := tally.pending.get(event.call_id)) is not None:
-            row = {"iteration": event.iteration, "tool": call.tool, "args": redacted(call.args), "at": iso(call.at)}
-            row |= {"outcome": event.outcome, "seconds": event.seconds}
-            _log(tally, row | ({"error": event.error} if event.error else {}))
-            if event.change is not None:
-                tally.turns.append(_agent_turn(event, diffs))
-            if call.purpose == "check":
-                result = results.get(event.blob, event.result) if event.blob is not None else event.result
-                tally.checks.append(
-                    {
-                        "iteration": event.iteration,
-                        "criterion_id": call.criterion_id,
-                        "outcome": event.outcome,
-                        "exit_code": exit_code_of(result),
-                        "seconds": event.seconds,
-                        "output": output_tail(result) or ([event.error] if event.error else []),
-                    }
-                )
-        case CallRefused():
-            row = {"iteration": event.iteration, "tool": event.tool, "args": redacted(event.args), "at": iso(event.at)}
-            _log(tally, row | {"outcome": event.outcome, "seconds": 0.0, "error": event.reason})
-        case ApprovalAsked():
-            tally.approvals[event.approval_id] = {
-                "approval_id": event.approval_id,
-                "iteration": event.iteration,
-                "tool": event.tool,
-                "args": redacted(event.args),
-                "reason": event.reason,
-                "asked_at": iso(event.at),
-                **({"required": event.require} if event.require > 1 else {}),
-            }
-        case ApprovalAnswered() if "answer" not in (row := tally.approvals.get(event.approval_id, {"answer": None})):
-            _count_answer(tally, row, event)
-        case ApprovalExpired() if "answer" not in (row := tally.approvals.get(event.approval_id, {"answer": None})):
-            row |= {"answer": "expired", "answered_at": iso(event.at)}
-        case ModelAsked():
-            tally.asked_of = event.model
-        case ModelAnswered():
-            answer = event.answer
-            turn: dict[str, Any] = {"iteration": event.iteration, "who": tally.asked_of, "at": iso(event.at)}
-            turn |= {"calls": [] if answer is None else [call.name for call in answer.calls]}
-            turn |= {"text": "" if answer is None else answer.text[:LONGEST_TURN], "tokens": event.tokens}
-            turn |= {"cost_usd": event.cost_usd, "seconds": event.seconds}
-            tally.turns.append(turn | ({"error": event.error} if event.error else {}))
-        case IterationProposed(proposer="client"):
-            calls = ["script"] if event.script is not None else [call.tool for call in event.calls]
-            turn = {"iteration": event.iteration, "who": "client", "at": iso(event.at), "calls": calls}
-            tally.turns.append(turn | {"text": (event.rationale or "")[:LONGEST_TURN]})
-        case _:
-            pass
+def _count_proposal(tally: _Tally, event: IterationProposed) -> None:
+    tally.started[event.iteration] = event
+    for reason in event.failed:
+        tally.errors.append({"iteration": event.iteration, "tool": event.proposer, "message": reason})
+    if event.proposer == "client":
+        calls = ["script"] if event.script is not None else [call.tool for call in event.calls]
+        turn = {"iteration": event.iteration, "who": "client", "at": iso(event.at), "calls": calls}
+        tally.turns.append(turn | {"text": (event.rationale or "")[:LONGEST_TURN]})
+
+
+def _count_intent(tally: _Tally, event: CallIntended) -> None:
+    tally.pending[event.call_id] = event
+
+
+def _count_end(tally: _Tally, event: IterationEnded) -> None:
+    began = tally.started.pop(event.iteration, None)
+    tally.timeline.append((event, began, tally.calls.get(event.iteration, 0)))
+
+
+def _count_question(tally: _Tally, event: ApprovalAsked) -> None:
+    tally.approvals[event.approval_id] = {
+        "approval_id": event.approval_id,
+        "iteration": event.iteration,
+        "tool": event.tool,
+        "args": redacted(event.args),
+        "reason": event.reason,
+        "asked_at": iso(event.at),
+        **({"required": event.require} if event.require > 1 else {}),
+    }
+
+
+def _count_expiry(tally: _Tally, event: ApprovalExpired) -> None:
+    row = tally.approvals.get(event.approval_id)
+    if row is not None and "answer" not in row:
+        row |= {"answer": "expired", "answered_at": iso(event.at)}
+
+
+def _count_request(tally: _Tally, event: ModelAsked) -> None:
+    tally.asked_of = event.model
+
+
+def _count_turn(tally: _Tally, event: ModelAnswered) -> None:
+    answer = event.answer
+    turn: dict[str, Any] = {"iteration": event.iteration, "who": tally.asked_of, "at": iso(event.at)}
+    turn |= {"calls": [] if answer is None else [call.name for call in answer.calls]}
+    turn |= {"text": "" if answer is None else answer.text[:LONGEST_TURN], "tokens": event.tokens}
+    turn |= {"cost_usd": event.cost_usd, "seconds": event.seconds}
+    tally.turns.append(turn | ({"error": event.error} if event.error else {}))
+
+
+def _check_row(tally: _Tally, call: CallIntended, event: CallSettled) -> dict[str, Any]:
+    result = tally.results.get(event.blob, event.result) if event.blob is not None else event.result
+    return {
+        "iteration": event.iteration,
+        "criterion_id": call.criterion_id,
+        "outcome": event.outcome,
+        "exit_code": exit_code_of(result),
+        "seconds": event.seconds,
+        "output": output_tail(result) or ([event.error] if event.error else []),
+    }
 
 
 def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> dict[str, Any]:
@@ -364,8 +357,11 @@ def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> dict[str, Any]:
     return row | ({"error": event.error} if event.error else {})
 
 
-def _count_answer(tally: _Tally, row: dict[str, Any], event: ApprovalAnswered) -> None:
+def _count_answer(tally: _Tally, event: ApprovalAnswered) -> None:
     """Notes an answer in the row of its question; of several people it is the yes of the last one that closes it."""
+    row = tally.approvals.get(event.approval_id)
+    if row is None or "answer" in row:
+        return
     answer, by = event.answer, event.by
     if answer in GRANTS:
         said = tally.said.setdefault(event.approval_id, {})
@@ -379,33 +375,53 @@ def _count_answer(tally: _Tally, row: dict[str, Any], event: ApprovalAnswered) -
     row |= {"why": event.reason} if event.reason else {}
 
 
-def _log(tally: _Tally, row: dict[str, Any]) -> None:
-    tally.log.append(row)
-    tally.logged += 1
-
-
 def _count_call(tally: _Tally, event: CallSettled) -> None:
-    intent = tally.pending.pop(event.call_id, None)
-    if intent is None:
+    call = tally.pending.pop(event.call_id, None)
+    if call is None:
         return
-    tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
-    tally.calls[event.iteration] = tally.calls.get(event.iteration, 0) + 1
-    row = tally.tools.setdefault(intent.tool, {"calls": 0, "by_outcome": {}, "seconds": 0.0})
+    outcome, iteration, tool = event.outcome, event.iteration, call.tool
+    tally.log.append((call, event))
+    tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
+    tally.calls[iteration] = tally.calls.get(iteration, 0) + 1
+    row = tally.tools.get(tool)
+    if row is None:
+        row = tally.tools[tool] = {"calls": 0, "by_outcome": {}, "seconds": 0.0}
     row["calls"] += 1
-    row["by_outcome"][event.outcome] = row["by_outcome"].get(event.outcome, 0) + 1
+    row["by_outcome"][outcome] = row["by_outcome"].get(outcome, 0) + 1
     row["seconds"] = round(row["seconds"] + event.seconds, 6)
-    place = {"call_id": event.call_id, "iteration": event.iteration, "tool": intent.tool}
-    if event.outcome == "unknown":
+    if outcome == "unknown":
+        place = {"call_id": event.call_id, "iteration": iteration, "tool": tool}
         tally.unknown.append({**place, "reason": event.error})
     if event.error is not None:
-        tally.errors.append({"iteration": event.iteration, "tool": intent.tool, "message": event.error})
-    _count_points(tally, event.metrics, tool=intent.tool, call_id=event.call_id, place=(event.iteration, intent.order))
+        tally.errors.append({"iteration": iteration, "tool": tool, "message": event.error})
+    if event.change is not None:
+        tally.turns.append(_agent_turn(event, tally.diffs))
+    if call.purpose == "check":
+        tally.checks.append(_check_row(tally, call, event))
+    _count_points(tally, event.metrics, tool=tool, call_id=event.call_id, place=(iteration, call.order))
 
 
 def _count_refusal(tally: _Tally, event: CallRefused) -> None:
+    tally.log.append((event, event))
     tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
     place = {"call_id": event.call_id, "iteration": event.iteration, "tool": event.tool}
     tally.refused.append({**place, "outcome": event.outcome, "reason": event.reason})
+
+
+def _log_row(
+    call: CallIntended | CallRefused, end: CallSettled | CallRefused, shown: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A row of the log; `shown` are the arguments of trials, without secrets."""
+    error, seconds = (end.reason, 0.0) if isinstance(end, CallRefused) else (end.error, end.seconds)
+    return {
+        "iteration": end.iteration,
+        "tool": call.tool,
+        "args": shown[call.call_id] if call.call_id in shown else redacted(call.args),
+        "at": iso(call.at),
+        "outcome": end.outcome,
+        "seconds": seconds,
+        **({"error": error} if error else {}),
+    }
 
 
 def _count_script(tally: _Tally, event: ScriptEnded) -> None:
@@ -418,6 +434,21 @@ def _count_script(tally: _Tally, event: ScriptEnded) -> None:
 def _count_points(tally: _Tally, metrics: dict[str, Any], *, tool: str, call_id: str, place: tuple[int, int]) -> None:
     for name, value in leaves(metrics):
         tally.points.setdefault(name, []).append(Point(*place, value, tool, call_id))
+
+
+_COUNTED: Mapping[type, Callable[[_Tally, Any], None]] = {
+    IterationProposed: _count_proposal,
+    CallIntended: _count_intent,
+    CallSettled: _count_call,
+    CallRefused: _count_refusal,
+    ScriptEnded: _count_script,
+    IterationEnded: _count_end,
+    ApprovalAsked: _count_question,
+    ApprovalAnswered: _count_answer,
+    ApprovalExpired: _count_expiry,
+    ModelAsked: _count_request,
+    ModelAnswered: _count_turn,
+}
 
 
 def _timeline_row(event: IterationEnded, began: IterationProposed | None, calls: int) -> dict[str, Any]:

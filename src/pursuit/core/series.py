@@ -8,7 +8,8 @@ from __future__ import annotations
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -86,19 +87,19 @@ class Metrics:
         newest: Point | Gap | None = None
         for tool, series in self._series.get(name, {}).items():
             if source_matches(source, tool):
-                point = series[-1]
-                for now in (point, *self._gaps(name, point)):
-                    if newest is None or now.place > newest.place:
-                        newest = now
+                now = self._gap(name, series[-1])
+                if newest is None or now.place > newest.place:
+                    newest = now
         return newest
 
-    def _gaps(self, name: str, point: Point) -> Iterator[Gap]:
-        """The gaps after a point: of its tool, and of the lists and tables that it was in."""
-        steps = name.split(".")
-        for count in range(len(steps) + 1):
-            gap = self._latest.get((point.tool, ".".join(steps[:count])))
-            if gap is not None and gap.place > point.place:
-                yield gap._replace(last=point)
+    def _gap(self, name: str, point: Point) -> Point | Gap:
+        """The newest gap after a point, of its tool or of a list or table that it was in; else the point."""
+        place, found = point.place, None
+        for under in _above(name):
+            gap = self._latest.get((point.tool, under))
+            if gap is not None and gap.place > place:
+                place, found = gap.place, gap
+        return point if found is None else found._replace(last=point)
 
     def latest(self, name: str, source: str | None = None) -> Point | None:
         """The newest point that counts under the source glob."""
@@ -123,6 +124,13 @@ class Metrics:
     def names(self) -> Iterable[str]:
         """Every metric that has a value."""
         return self._series.keys()
+
+
+@lru_cache(maxsize=1024)
+def _above(name: str) -> tuple[str, ...]:
+    """The names of everything that a metric is in, and its own: for `scores.0` that is all, `scores` and `scores.0`."""
+    steps = name.split(".")
+    return tuple(".".join(steps[:count]) for count in range(len(steps) + 1))
 
 
 class Events:

@@ -22,16 +22,18 @@ def trials_of(events: Iterable[AnyEvent], best_call: str | None = None) -> list[
     measuring: set[str] = set()
     for event in events:
         match event:
+            case CallIntended():
+                if event.purpose != "check":
+                    intents[event.call_id] = event
+            case CallSettled():
+                if event.call_id in intents:
+                    settled[event.call_id] = event
+                    if event.metrics:
+                        measuring.add(intents[event.call_id].tool)
             case MissionCreated():
                 proposer: Mapping[str, Any] = event.mission["proposer"]
                 if proposer.get("kind") == "search":
                     measuring.add(str(proposer.get("tool_name")))
-            case CallIntended() if event.purpose != "check":
-                intents[event.call_id] = event
-            case CallSettled() if event.call_id in intents:
-                settled[event.call_id] = event
-                if event.metrics:
-                    measuring.add(intents[event.call_id].tool)
             case _:
                 pass
     known = [one for one in intents.values() if one.tool in measuring]

@@ -233,7 +233,7 @@ class Run:
 
     async def count_spent(self) -> str | None:
         """Counts what was used since the last time; why the mission may not go on now, or None."""
-        if self.ceiling is None:
+        if self.ceiling is None or self.state.owner is None:
             return None
         before, self._counted = self._counted, self._spent()
         now = self._counted

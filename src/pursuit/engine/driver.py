@@ -82,9 +82,12 @@ async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None =
     stored = await ledger.read(mission_id)
     events = [decode(event.type, event.body) for event in stored]
     state = state or fold(events)
-    results, diffs = await _check_results(ledger, events), await _turn_diffs(ledger, events)
+    if state is None:
+        raise ValueError("a mission without events has no report")
+    results = await _check_results(ledger, events) if state.asks else {}
+    diffs = await _turn_diffs(ledger, events) if isinstance(state.mission.proposer, AgentProposer) else {}
     report = build_report(mission_id, events, state, results, diffs)
-    if state is not None and (shares := importance_of(state.mission, report.get("trials", ()))):
+    if shares := importance_of(state.mission, report.get("trials", ())):
         report["importance"] = shares
     report["ledger"] = {
         "head_seq": stored[-1].seq if stored else 0,

@@ -106,7 +106,7 @@ async def _send(run: Run, batch: Sequence[Planned]) -> None:
         if settlement is None:
             return
         run.journal.stage(settlement.event, settlement.blobs)
-        if any(_pending(run.state, planned.call_id) for planned in batch):
+        if len(batch) > 1 and any(_pending(run.state, planned.call_id) for planned in batch):
             await run.journal.flush()
 
     ready = [
@@ -398,14 +398,17 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
 
     The wall clock runs on while children work, and ends them.
     """
-    left = run.wall_clock_left()
-    if left is not None and left <= 0:
-        children = [call for call in running_tasks(run.state) if is_spawn(run.state, call.tool)]
-        await _cancel(run, children, reason="max_wall_clock_seconds is used up")
 
     def running(state: MissionState) -> str | None:
         calls = [_pending(state, planned.call_id) for planned in batch]
         return next((call.task for call in calls if call is not None and call.task is not None), None)
+
+    if running(run.state) is None:
+        return
+    left = run.wall_clock_left()
+    if left is not None and left <= 0:
+        children = [call for call in running_tasks(run.state) if is_spawn(run.state, call.tool)]
+        await _cancel(run, children, reason="max_wall_clock_seconds is used up")
 
     def build(state: MissionState) -> Sequence[Event]:
         task_id = running(state)

@@ -125,7 +125,7 @@ class Journal:
         """The append of what is staged and of these events."""
         changed = listing != self._listed
         drafts = [Draft(*encode(event)) for event in (*self._staged, *events)]
-        self._size = sum(len(draft.body) for draft in drafts) + sum(map(len, blobs.values()))
+        self._size = sum([len(draft.body) for draft in drafts]) + sum(map(len, blobs.values()))
         return self.ledger.append(
             self.mission_id,
             self.head,

@@ -195,8 +195,8 @@ class ClientLimits:
 
     async def ceiling(self, state: MissionState, spent: Spent) -> str | None:
         """Counts what a mission has used, for its owner; why it may not go on, or None."""
-        limits = None if state.owner is None else self._config.of(state.credential)
-        if state.owner is None or limits is None or not limits.counts:
+        limits = self._config.of(state.credential)
+        if state.owner is None or not limits.counts:
             return None
         usage = await self._count(
             state.owner,
