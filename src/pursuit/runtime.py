@@ -41,9 +41,7 @@ from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
-from pursuit.service.doctor import Finding, examine
 from pursuit.service.limits import ClientLimits
-from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks, mission_of
 from pursuit.service.toolbox import Planner, Toolbox
@@ -59,7 +57,9 @@ from pursuit.upstream.pool import Pool, Reloaded
 if TYPE_CHECKING:
     from pursuit.drafting import Draft
     from pursuit.service.background import BackgroundRuns
+    from pursuit.service.doctor import Finding
     from pursuit.service.fleet import Children
+    from pursuit.service.notifications import Notifier
     from pursuit.service.schedules import Schedules
     from pursuit.service.worker import Worker
 
@@ -178,13 +178,13 @@ class Report:
 
     def html(self) -> str:
         """The report as one self-contained page."""
-        from pursuit.reports import render_html  # noqa: PLC0415 - the template engine loads only when needed
+        from pursuit.reports.html import render_html  # noqa: PLC0415 - the template engine loads only when needed
 
         return render_html(self.data)
 
     def markdown(self) -> str:
         """The report as Markdown."""
-        from pursuit.reports import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
+        from pursuit.reports.markdown import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
 
         return render_markdown(self.data)
 
@@ -258,6 +258,8 @@ class Runtime:
                 stack.push_async_callback(self.placement.close)
             clock = SystemClock()
             if configuration.notify is not None:
+                from pursuit.service.notifications import Notifier  # noqa: PLC0415 - few configurations have it
+
                 self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
             pins = Pins(ledger, clock.now)
             if self.only is not None:
@@ -597,6 +599,8 @@ async def scaffold(
 
 async def examine_installation(config: Path | None, state: Path) -> list[Finding]:
     """The findings of `pursuit doctor` about a configuration, its servers and a ledger."""
+    from pursuit.service.doctor import examine  # noqa: PLC0415 - only `pursuit doctor` needs it
+
     return await examine(config, state, open_ledger)
 
 

@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from pursuit.reports import render_html, render_markdown
-from pursuit.reports.markdown import inline, table
+from pursuit.reports.html import render_html
+from pursuit.reports.markdown import inline, render_markdown, table
 from pursuit.reports.plots import HEIGHT, MAX_POINTS, WIDTH, line_plot, nice_step, thin, value_axis
 from pursuit.reports.wording import figure, moment, seconds, span, text
 

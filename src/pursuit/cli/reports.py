@@ -30,7 +30,8 @@ def rendered(report: Mapping[str, Any], form: Format) -> str:
     """The report in one of its three forms."""
     if form == "json":
         return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
-    from pursuit.reports import render_html, render_markdown
+    from pursuit.reports.html import render_html
+    from pursuit.reports.markdown import render_markdown
 
     return render_html(report) if form == "html" else render_markdown(report)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -42,6 +42,8 @@ async def serve(
     Over HTTP until cancelled, or without an address over standard input until that ends. `page` opens the routes of
     the operator's page, which HTTP serves beside MCP.
     """
+    if gateway is not None:
+        _return_large_blocks()
     composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
     async with runtime, composed as server:
         if door is None:
@@ -73,6 +75,18 @@ async def serve_page(
 
     async with runtime, page(runtime) as routes:
         await serve_http(None, door, routes=routes, listening=listening)
+
+
+M_MMAP_THRESHOLD = -3
+LARGE_BLOCK = 1 << 20
+
+
+def _return_large_blocks() -> None:
+    """Makes the C library return large blocks once they are free; glibc would keep them after the first."""
+    import ctypes  # noqa: PLC0415 - only a gateway passes on messages of any size
+
+    with suppress(OSError, AttributeError):  # not every C library has it
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 @asynccontextmanager

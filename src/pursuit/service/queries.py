@@ -67,7 +67,6 @@ from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, 
 from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requirements
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
-from pursuit.service.proof import FOLDS
 from pursuit.tasks.host import MACHINE as TASK_MACHINE
 from pursuit.tasks.limits import RUNNING
 
@@ -615,6 +614,8 @@ class Queries:
 
     async def verify(self, *, expect: str | Sequence[str] | None = None) -> Verification:
         """Checks the whole ledger, and against roots that were written down earlier."""
+        from pursuit.service.proof import FOLDS  # noqa: PLC0415 - it loads the JSON Schema library
+
         return await self.ledger.verify(expect=expect, folds=FOLDS)
 
     async def export(self, mission_id: str, path: Path) -> None:

@@ -164,7 +164,7 @@ class Resources:
         return ReadResourceResult(contents=[*contents])
 
     async def _report(self, uri: str, mission_id: str) -> Sequence[TextResourceContents]:
-        from pursuit.reports import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
+        from pursuit.reports.markdown import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
 
         report = await self._service.report(mission_id)
         return [_text(uri, JSON, _json(report)), _text(uri, MARKDOWN, render_markdown(report))]
