@@ -35,6 +35,7 @@ from pursuit.core.mission import ClientProposer
 from pursuit.demo.local_postgres import LocalPostgres
 from pursuit.ledger.opening import file_of
 from pursuit.ledger.postgres import PostgresLedger
+from pursuit.service.audit import Caller
 
 ROUNDS = sized(11, 1)
 ROUNDS_TOGETHER = sized(3, 1)
@@ -44,6 +45,7 @@ WAITING = sized(1_000, 5)
 PLACED = sized(24, 4)
 PLACED_STEPS = sized(100, 3)
 STARTS = sized(20, 2)
+OTHERS = sized(1_000, 5)
 IDLE_SECONDS = sized(20, 1)
 SETTLE_SECONDS = sized(12, 1)
 """A session of PostgreSQL that idles reports what it did before within ten seconds."""
@@ -219,8 +221,8 @@ async def times_of(runtime: Runtime, mission_id: str) -> dict[str, float]:
     return {**first, "last": stored[-1].at}
 
 
-async def place(runtime: Runtime, steps: int) -> str:
-    one = await runtime.service.start(mission(TOOLS[0], steps))
+async def place(runtime: Runtime, steps: int, caller: Caller | None = None) -> str:
+    one = await runtime.service.start(mission(TOOLS[0], steps), caller=caller)
     await runtime.service.place(one.session_id)
     return one.session_id
 
@@ -233,6 +235,16 @@ async def placed_rate(address: str, folder: Path, workers: int) -> float:
             times = [await times_of(runtime, name) for name in names]
     seconds = max(one["last"] for one in times) - min(one["RunClaimed"] for one in times)
     return PLACED * PLACED_STEPS / seconds
+
+
+async def beside_others(runtime: Runtime, address: str, folder: Path) -> float:
+    """The seconds from start to first step, p50, of single missions while another caller has many in the queue."""
+    many, few = Caller(who="many", subject="token:many"), Caller(who="few", subject="token:few")
+    for _ in range(OTHERS):
+        await place(runtime, 1, many)
+    with working(1, address, folder):
+        times = [await times_of(runtime, await place(runtime, 1, few)) for _ in range(STARTS)]
+    return statistics.median(one["CallIntended"] - one["MissionCreated"] for one in times)
 
 
 async def on_workers(address: str, folder: Path) -> list[Figure]:
@@ -252,12 +264,15 @@ async def on_workers(address: str, folder: Path) -> list[Figure]:
             times = [await times_of(runtime, await place(runtime, 1)) for _ in range(STARTS)]
         queued = statistics.median(one["RunClaimed"] - one["MissionCreated"] for one in times)
         begun = statistics.median(one["CallIntended"] - one["RunClaimed"] for one in times)
+        beside = await beside_others(runtime, address, folder)
+    by_idle: dict[str, Any] = {"value": beside / (queued + begun), "unit": "x", "limit": 2}
     with working(1, address, folder):
         idle = queries_a_second(address, IDLE_SECONDS)
     return [
         *figures,
         Figure(what="start to claim at an idle worker, p50", value=queued * 1e3, unit="ms"),
         Figure(what="claim to first step, p50", value=begun * 1e3, unit="ms"),
+        Figure(what=f"start to first step beside {OTHERS:,} missions of another caller, by that", **by_idle),
         Figure(what="an idle worker", value=idle, unit="queries/s", limit=2),
     ]
 
