@@ -14,7 +14,7 @@ import pytest
 from cli_stage import Place
 from crashing import Crash, CrashingRuntime, World, calls_of
 from model_endpoint import ModelEndpoint, Reply, calls, transcript
-from model_stage import ALL, STREAM, scripted
+from model_stage import ALL, ANTHROPIC, OPENAI, RESPONSES, STREAM, scripted
 
 from pursuit import Budget, Mission, event
 from pursuit.core.events import CallIntended, ModelAnswered, decode
@@ -160,7 +160,10 @@ FILE = """
 directive = "Take a step"
 tool_allowlist = ["rec.*"]
 stagnation_threshold = "off"
-proposer = "MODEL"
+[proposer]
+kind = "model"
+model = "MODEL"
+stream = STREAMED
 [budget]
 max_iterations = 2
 [[criteria]]
@@ -173,13 +176,13 @@ event_name = "never"
 class Killed:
     """The real command on a mission file, killed when the ledger or the endpoint says so; the rest in this process."""
 
-    def __init__(self, folder: Path, endpoint: ModelEndpoint, model: str) -> None:
+    def __init__(self, folder: Path, endpoint: ModelEndpoint, model: str, *, stream: bool = True) -> None:
         self.endpoint = endpoint
         self.record = folder / "record"
         self.record.touch()
         self.place = Place(folder)
         self.place.write("pursuit.toml", CONFIG.format(recorder=RECORDER, record=self.record))
-        self.place.write("mission.toml", FILE.replace("MODEL", model))
+        self.place.write("mission.toml", FILE.replace("MODEL", model).replace("STREAMED", str(stream).lower()))
         self.mission_id = self.place.json("start", "mission.toml")["session_id"]
 
     def resume(self) -> subprocess.Popen[bytes]:
@@ -226,13 +229,15 @@ class Killed:
 
 
 @pytest.mark.soak
+@STREAM
+@ALL
 @pytest.mark.guarantee("answers-are-paid-once")
 def test_killed_between_answer_and_execution_it_asks_no_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, stream: bool
 ) -> None:
     slow = calls(("rec__step", {"key": "a", "ms": 60_000}), ("rec__step", {"key": "b", "ms": 1}), thinking="Slowly.")
     with scripted(monkeypatch, slow, calls(("rec__step", {"key": "c", "ms": 1})), Reply(text="Enough.")) as endpoint:
-        run = Killed(tmp_path, endpoint, "anthropic:claude-haiku-4-5")
+        run = Killed(tmp_path, endpoint, model, stream=stream)
         anyio.run(run.kill_at, CallIntended)
         assert run.places() == [(0, 0)]
         run.finish()
@@ -241,14 +246,17 @@ def test_killed_between_answer_and_execution_it_asks_no_second_time(
         assert run.steps().count("a") <= 1
 
 
+@pytest.mark.parametrize(
+    "model", [RESPONSES, pytest.param(OPENAI, marks=pytest.mark.soak), pytest.param(ANTHROPIC, marks=pytest.mark.soak)]
+)
 @pytest.mark.guarantee("answers-are-paid-once")
 def test_killed_in_the_middle_of_a_stream_it_asks_for_that_answer_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     stalled = Reply(fault="stall", text="It begins to answer, and then the process is killed.")
     replies = calls(("rec__step", {"key": "a", "ms": 1})), stalled, Reply(text="Enough.")
     with scripted(monkeypatch, *replies) as endpoint:
-        run = Killed(tmp_path, endpoint, "openai-responses:gpt-4o-mini")
+        run = Killed(tmp_path, endpoint, model)
         run.kill_at_request(2)
         assert run.places() == [(0, 0), (0, 1)]
         run.finish()
