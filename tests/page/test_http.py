@@ -11,8 +11,11 @@ from typing import Any
 
 import anyio
 import pytest
+from agent_stage import AgentPlace, library
 from engine_stage import events_of, mission, play, proposal, repeat, replay, until
-from page_stage import Seen, Served, page
+from model_endpoint import calls
+from model_stage import OPENAI, scripted
+from page_stage import Person, Seen, Served, page
 
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration
@@ -406,6 +409,33 @@ def test_secrets_are_masked_in_results_that_are_cut_and_in_json_as_text(tmp_path
                 assert "bytes more" in shared and "api_key" in shared and "hunter2" not in shared
 
     play(scene)
+
+
+def test_the_drawer_has_what_a_model_was_told_and_what_an_agent_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = AgentPlace(tmp_path, [[{"write": library(2)}, {"say": "It returns 2 now."}]])
+    place.mission()
+    agent = place.json("run", "fix.toml")["session_id"]
+
+    async def drawers(ann: Person, mission_id: str, kind: str) -> str:
+        seen = await ann.get(f"/missions/{mission_id}/timeline")
+        links = [one["href"] or "" for one in seen.all("a") if f"/{kind}/" in (one["href"] or "")]
+        return " ".join([(await ann.get(link.removeprefix("/page"))).text for link in links])
+
+    async def scene() -> None:
+        async with Runtime(state=place.ledger, servers={"world": [write, measure]}, mode="auto") as runtime:
+            asked = mission(proposer={"kind": "model", "model": OPENAI}, criteria=[metric("cost") <= 1.0])
+            model = (await runtime.pursue(asked)).session_id
+            async with page(runtime, tmp_path) as served, served.person() as ann:
+                told = await drawers(ann, model, "turns")
+                assert asked.directive in told and "Iteration 1 begins." in told
+                assert "11 tokens" in (await ann.get(f"/missions/{model}/timeline")).text
+                changed = await drawers(ann, agent, "calls")
+                assert "It returns 2 now." in changed and "+    return 2".replace("    ", " ") in changed
+
+    with scripted(monkeypatch, calls(("world__measure", {"x": 1.0}), tokens=(10, 1))):
+        play(scene)
 
 
 def test_images_are_small_bitmaps_and_json_is_folded() -> None:
