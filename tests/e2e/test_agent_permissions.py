@@ -91,4 +91,4 @@ def test_a_pause_answers_the_question_that_is_held(tmp_path: Path) -> None:
     place.ask("pause", "last")
     running.end()
     said = [one.get("method") or one["result"]["outcome"]["outcome"] for one in place.heard[-2:]]
-    assert said == ["cancelled", "session/cancel"] and place.turns()[0]["outcome"] == "unknown"
+    assert said == ["session/cancel", "cancelled"] and place.turns()[0]["outcome"] == "unknown"

@@ -196,12 +196,12 @@ class Connection:
                 self._question = message
                 allowed = None if ended else await self._answered(question, answer)
                 sign()
-                # An agent that is cancelled may still wait for the answer to what it asked before.
-                await self._reply(message, _outcome(question, allowed))
-                self._question = None
                 if allowed is None and not ended:
                     ended = True
                     await self.cancel(session_id)
+                else:
+                    await self._reply(message, _outcome(question, allowed))
+                self._question = None
             elif turn_is_over(message, prompt):
                 told.end(_result(message))
                 return
@@ -225,11 +225,11 @@ class Connection:
         return found[0]
 
     async def cancel(self, session_id: str) -> None:
-        """Asks the agent to end its turn; some end none before the question that they asked is answered."""
+        """Asks the agent to end its turn, and answers what it asked: some end no turn before that."""
+        await self._send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session_id}})
         if self._question is not None:
             await self._reply(self._question, _CANCELLED)
             self._question = None
-        await self._send({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session_id}})
 
     async def settle(self, seconds: float) -> None:
         """Gives an agent that was cancelled some time to write down its session; its questions are cancelled."""
