@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -60,6 +62,28 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert "Budget left: 3 turns." in place.prompts[1]
     assert "Warning: " in place.prompts[1] and "changes that are not committed" in place.prompts[1]
     assert [one["method"] for one in place.heard][:3] == ["initialize", "session/new", "session/prompt"]
+
+
+SLOW_GIT = """#!/bin/sh
+if [ -e "{mark}" ]; then case "$*" in *write-tree*) sleep 4 ;; esac; fi
+exec "{git}" "$@"
+"""
+
+
+def test_a_turn_that_was_over_in_time_keeps_its_diff_if_the_snapshot_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    place = AgentPlace(tmp_path, [[{"write": {**library(2), str(mark): ""}}]])
+    (tmp_path / "bin").mkdir()
+    slow = place.write("bin/git", SLOW_GIT.format(mark=mark, git=shutil.which("git")))
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+    place.mission(proposer="turn_seconds = 3")
+    done = place.json("run", "fix.toml")
+    assert (done["status"], done["iteration_count"]) == ("completed", 1)
+    (turn,) = place.turns()
+    assert (turn["outcome"], turn.get("error")) == ("ok", None) and "+    return 2" in turn["diff"]
 
 
 def test_a_result_is_taken_over_or_removed(tmp_path: Path) -> None:

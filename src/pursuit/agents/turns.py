@@ -54,7 +54,7 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTurns:
-    """The agent of one mission in this process. `cut` is the end of the last turn that was cancelled."""
+    """The agent of one mission in this process. `cut` is the end of the last turn, also of one that was cancelled."""
 
     def __init__(self, settings: AgentProposer, workspace: Workspace, around: Surroundings) -> None:
         self.settings = settings
@@ -79,7 +79,7 @@ class AgentTurns:
             self._prepared = True
 
     async def take(self, prompt: str, iteration: int, answer: Answer) -> TurnEnd:
-        """One turn. If it is cancelled, `cut` is its end when the cancellation goes on.
+        """One turn. If it is cancelled, `cut` is its end when the cancellation goes on; None if it was not asked.
 
         Raises `CallFailed` if the agent was not asked.
         """
@@ -96,9 +96,14 @@ class AgentTurns:
             with anyio.CancelScope(shield=True):
                 self.cut = await self._cut_off(before, told, "the turn was cut off")
             raise
-        if outcome == "unknown":
-            return await self._cut_off(before, told, error or "the turn was cut off")
-        return await self._ended(outcome, error, before, told)
+        end = TurnEnd(outcome="unknown", error=error or "the turn was cut off")
+        with anyio.CancelScope(shield=True):  # the turn is over: what it changed is kept, whatever comes now
+            if outcome == "unknown":
+                end = await self._cut_off(before, told, end.error or "")
+            else:
+                end = await self._ended(outcome, error, before, told)
+        self.cut = end
+        return end
 
     async def recover(self, iteration: int) -> TurnEnd:
         """The end of a turn whose process died: what it left is ended, kept or rolled back."""

@@ -244,10 +244,10 @@ class Workspace:
         commit = await self._commit(counted.tree, [self.start.commit], f"Pursuit {self.mission_id}")
         return Snapshot(commit=commit, tree=counted.tree)
 
-    async def write_branch(self, message: str) -> str:
-        """Makes the branch of a completed mission, once; returns its name."""
+    async def write_branch(self, message: str, *, again: bool = False) -> str:
+        """Makes the branch of a completed mission, once, or with `again` anew; returns its name."""
         known = await self._git("for-each-ref", "--format=%(refname)", f"refs/heads/{self.branch}")
-        if not known.strip():
+        if again or not known.strip():
             result = await self.result()
             commit = await self._commit(result.tree, [self.start.commit], message)
             await self._git("update-ref", f"refs/heads/{self.branch}", commit)

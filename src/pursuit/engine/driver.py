@@ -53,7 +53,7 @@ from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import LiveWords, RecordedModel, offered
 from pursuit.engine.state_cache import States
-from pursuit.engine.turn import closing, ending, turn
+from pursuit.engine.turn import closing, ending, leave_branch, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Proposer
@@ -271,7 +271,8 @@ class Driver:
             if journal.state.stop is not None and not journal.state.closed:
                 await _end_as_ordered(run)
             if journal.state.closed and journal.state.report is None:
-                await _leave_branch(run)
+                if run.state.status == "completed":
+                    await leave_branch(run)
                 await write_report(run)
             self.states.give(mission_id, journal.state, journal.head)
             return journal.state
@@ -393,7 +394,8 @@ class Driver:
             if run.state.stop is not None and not run.state.closed:
                 await _end_as_ordered(run)
             if run.state.terminal:
-                await _leave_branch(run)
+                if run.state.status == "completed":
+                    await leave_branch(run)
                 await write_report(run)
                 await run.count_spent()
                 return
@@ -412,20 +414,6 @@ def _tightened(state: MissionState) -> MissionPolicy | None:
     if state.mode not in ("ask", "never") or (policy is not None and policy.mode == "never"):
         return policy
     return (policy or MissionPolicy()).model_copy(update={"mode": state.mode})
-
-
-async def _leave_branch(run: Run) -> None:
-    """The result of a completed mission of an agent is a branch; one that cannot be made is a warning."""
-    if run.agent is None or run.state.status != "completed":
-        return
-    try:
-        await run.agent.prepare()
-        await run.agent.workspace.write_branch(run.state.mission.directive)
-    except WorkspaceFailed as error:
-        text = f"the branch of the result was not made: {error}"
-        run.journal.stage(
-            MissionWarned(at=run.clock.now(), iteration=run.state.iteration_count, code="no_branch", message=text)
-        )
 
 
 def _both(one: Observer | None, other: Observer | None) -> Observer | None:

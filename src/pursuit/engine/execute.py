@@ -172,7 +172,9 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
             why = "stopped by the operator" if run.stop_ordered else "the driver was stopped"
             settlement = settle(run, call, "cancelled", error=why)
             if tool is TURN_TOOL and run.agent is not None and run.agent.cut is not None:
-                settlement = _settled_turn(run, call, msgspec.structs.replace(run.agent.cut, error=why))
+                cut = run.agent.cut
+                error = None if cut.outcome == "ok" else why  # a stop that comes after the turn's end changes nothing
+                settlement = _settled_turn(run, call, msgspec.structs.replace(cut, error=error))
             run.journal.stage(settlement.event, settlement.blobs)
             await run.journal.flush()
         raise

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from pursuit.agents.workspace import WorkspaceFailed
 from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, reached_cap
 from pursuit.core.early_warnings import missing_metrics
 from pursuit.core.evaluate import Answer, check_is_due, evaluate, observations_met
@@ -21,6 +22,7 @@ from pursuit.core.events import (
     IterationProposed,
     MissionEnded,
     MissionFailed,
+    MissionWarned,
     PlannedCall,
     TurnContinued,
     WaitBegan,
@@ -223,8 +225,28 @@ async def conclude(run: Run, verified: Verified) -> None:
             return ()
         return closing(state, verified.answers or {}, now=verified.now, elapsed=verified.elapsed)
 
+    if run.agent is not None and any(_completes(one) for one in close(run.state)):
+        await leave_branch(run)  # before the end: a mission that has ended is not driven again
     await run.journal.record(close)
     run.report_phase("ended" if run.state.terminal else "decided")
+
+
+def _completes(one: Event) -> bool:
+    return isinstance(one, MissionEnded) and one.status == "completed"
+
+
+async def leave_branch(run: Run) -> None:
+    """Leaves the result of an agent's mission as a branch; one that cannot be made is a warning."""
+    if run.agent is None:
+        return
+    try:
+        await run.agent.prepare()
+        await run.agent.workspace.write_branch(run.state.mission.directive, again=not run.state.terminal)
+    except WorkspaceFailed as error:
+        text = f"the branch of the result was not made: {error}"
+        run.journal.stage(
+            MissionWarned(at=run.clock.now(), iteration=run.state.iteration_count, code="no_branch", message=text)
+        )
 
 
 def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, elapsed: float) -> list[Event]:
