@@ -116,7 +116,7 @@ def test_the_time_of_the_problem_runs_while_nobody_drives(place: Place, monkeypa
     monkeypatch.setattr(SystemClock, "now", lambda _: time.time() + 970)
     done = place.json("resume", mission["session_id"], "--mode", "auto", code=3)
     assert (done["attempt"]["status"], done["verdict_reason"]) == ("scored", "out_of_reach")
-    assert done["iteration_count"] < 12, "it hands in at once"
+    assert done["iteration_count"] - mission["iteration_count"] <= 2, "it hands in at once"
 
 
 @pytest.mark.guarantee("a-search-hands-in-what-it-found")
