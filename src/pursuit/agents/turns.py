@@ -54,12 +54,12 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentTurns:
-    """The agent of one mission in this process. `cut` is the end of the last turn, also of one that was cancelled."""
+    """The agent of one mission in this process. `last_end` is that of its last turn, also of a cancelled one."""
 
     def __init__(self, settings: AgentProposer, workspace: Workspace, around: Surroundings) -> None:
         self.settings = settings
         self.workspace = workspace
-        self.cut: TurnEnd | None = None
+        self.last_end: TurnEnd | None = None
         self._around = around
         self._connection: Connection | None = None
         self._process: AgentProcess | None = None
@@ -79,11 +79,11 @@ class AgentTurns:
             self._prepared = True
 
     async def take(self, prompt: str, iteration: int, answer: Answer) -> TurnEnd:
-        """One turn. If it is cancelled, `cut` is its end when the cancellation goes on; None if it was not asked.
+        """One turn. If it is cancelled, `last_end` is its end when the cancellation goes on; None if it was not asked.
 
         Raises `CallFailed` if the agent was not asked.
         """
-        self.cut = None
+        self.last_end = None
         try:
             await self.prepare()
             before = await self.workspace.before(iteration)
@@ -94,7 +94,7 @@ class AgentTurns:
             outcome, error = await self._asked(prompt, told, answer)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                self.cut = await self._cut_off(before, told, "the turn was cut off")
+                self.last_end = await self._cut_off(before, told, "the turn was cut off")
             raise
         end = TurnEnd(outcome="unknown", error=error or "the turn was cut off")
         with anyio.CancelScope(shield=True):  # the turn is over: what it changed is kept, whatever comes now
@@ -102,7 +102,7 @@ class AgentTurns:
                 end = await self._cut_off(before, told, end.error or "")
             else:
                 end = await self._ended(outcome, error, before, told)
-        self.cut = end
+        self.last_end = end
         return end
 
     async def recover(self, iteration: int) -> TurnEnd:

@@ -171,10 +171,10 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
         with anyio.CancelScope(shield=True):
             why = "stopped by the operator" if run.stop_ordered else "the driver was stopped"
             settlement = settle(run, call, "cancelled", error=why)
-            if tool is TURN_TOOL and run.agent is not None and run.agent.cut is not None:
-                cut = run.agent.cut
-                error = None if cut.outcome == "ok" else why  # a stop that comes after the turn's end changes nothing
-                settlement = _settled_turn(run, call, msgspec.structs.replace(cut, error=error))
+            if tool is TURN_TOOL and run.agent is not None and run.agent.last_end is not None:
+                end = run.agent.last_end
+                error = None if end.outcome == "ok" else why  # a stop that comes after the turn's end changes nothing
+                settlement = _settled_turn(run, call, msgspec.structs.replace(end, error=error))
             run.journal.stage(settlement.event, settlement.blobs)
             await run.journal.flush()
         raise
@@ -221,7 +221,7 @@ async def _perform_turn(run: Run, call: CallRecord) -> Settlement:
                 run.turn_tasks = None
             tasks.cancel_scope.cancel()
     if end is None:
-        end = msgspec.structs.replace(agent.cut or TurnEnd(outcome="unknown"), error=limit.why())
+        end = msgspec.structs.replace(agent.last_end or TurnEnd(outcome="unknown"), error=limit.why())
     return _settled_turn(run, call, end, seconds=run.clock.monotonic() - began)
 
 
