@@ -15,9 +15,8 @@ from engine_stage import mission, play, repeat, stage
 import pursuit
 from pursuit import Budget, Report, metric
 from pursuit.cli.reports import format_of
-from pursuit.core.trials import table_of
 from pursuit.errors import ExtraMissing, InvalidArgument
-from pursuit.reports.trials import as_csv, as_frame, as_parquet
+from pursuit.reports.trials import as_csv, as_frame, as_parquet, table_of
 
 
 def fit(x: float, noise: float = 0, api_token: str = "") -> dict[str, Any]:

@@ -21,6 +21,9 @@ REDACTED = "[redacted]"
 LONGEST_TEXT = 500
 MOST_ITEMS = 50
 DEEPEST = 6
+NUMBER = (int, float)
+MAPPING = (dict, Mapping)
+"""A dict first: to ask whether something is a `Mapping` takes longer."""
 
 _SECRET = re.compile(
     r"pass(word|wd|phrase)|(?<![a-z])(pass|pwd)$|secret|token|(api|access|private|signing)[ _-]?key|authori[sz]ation"
@@ -78,12 +81,12 @@ decode_audit: Callable[[bytes], AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEv
 
 def redacted(value: Any, depth: int = DEEPEST) -> Any:
     """The value without secrets, with long texts, long lists and deep nesting cut."""
-    if value is None or isinstance(value, int | float):
+    if value is None or isinstance(value, NUMBER):
         return value
     if isinstance(value, str):
         text = value if value.isascii() else value.encode(errors="replace").decode()
         return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
-    if isinstance(value, Mapping):
+    if isinstance(value, MAPPING):
         return "{…}" if depth == 0 else _mapping(cast("Mapping[Any, Any]", value), depth)
     if isinstance(value, list | tuple):
         return "[…]" if depth == 0 else _sequence(cast("Sequence[Any]", value), depth)
@@ -119,7 +122,7 @@ def _is_secret(name: str, item: Any) -> bool:
     """Whether a value is a secret by its name; a number of `tokens`, such as `max_tokens`, is a count."""
     if item is None or _SECRET.search(name) is None:
         return False
-    return not (isinstance(item, int | float) and name.lower().endswith("tokens"))
+    return not (isinstance(item, NUMBER) and name.lower().endswith("tokens"))
 
 
 def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:

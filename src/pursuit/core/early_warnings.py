@@ -21,6 +21,7 @@ FEW = 3
 MOST_NAMES = 10
 LONGEST = 1_000
 COMMANDS = "commands."
+METRIC_CRITERIA = (MetricThreshold, MetricTrend)
 
 
 def missing_metrics(state: MissionState, *, now: float) -> list[MissionWarned]:
@@ -31,9 +32,11 @@ def missing_metrics(state: MissionState, *, now: float) -> list[MissionWarned]:
     warned = {name for event in state.raised for name in event.criteria}
     found: dict[tuple[str, str | None], list[str]] = {}
     for criterion in state.mission.criteria:
-        if not isinstance(criterion, MetricThreshold | MetricTrend) or criterion.criterion_id in warned:
+        if not isinstance(criterion, METRIC_CRITERIA) or criterion.criterion_id in warned:
             continue
-        if state.series.latest(criterion.metric, criterion.source) is None and _tried(state, criterion.source):
+        if state.series.latest(criterion.metric, criterion.source) is not None:
+            continue
+        if _tried(state, criterion.source):
             found.setdefault((criterion.metric, criterion.source), []).append(criterion.criterion_id)
     return [
         MissionWarned(
@@ -111,12 +114,14 @@ def repeated_failure(state: MissionState, iteration: Iteration) -> tuple[int, st
 
 
 def _failure(state: MissionState, iteration: Iteration) -> str | None:
+    made = [call for call in iteration.calls.values() if call.purpose != "check"]
+    failed = [call for call in made if call.outcome == "failed"]
+    if not failed and iteration.script is None:
+        return None
     proposer = state.mission.proposer
     polls = isinstance(proposer, RepeatProposer) and state.mission.pace is not None
     if polls or not isinstance(proposer, ScriptProposer | RepeatProposer | SearchProposer):
         return None
-    made = [call for call in iteration.calls.values() if call.purpose != "check"]
-    failed = [call for call in made if call.outcome == "failed"]
     if isinstance(proposer, ScriptProposer):
         error = None if iteration.script is None else iteration.script.error
         if error is None:

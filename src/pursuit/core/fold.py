@@ -6,8 +6,9 @@ Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not gr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, cast
 
 import msgspec
@@ -20,7 +21,6 @@ from pursuit.core.confirmation import Measurement
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
     AbortOrdered,
-    AnyEvent,
     ApprovalAnswered,
     ApprovalAsked,
     ApprovalExpired,
@@ -229,7 +229,7 @@ MOST_TRAIL = 100
 MOST_UNCHANGED = 300  # ten, the largest backoff, to this power is still a floating point number
 
 
-def fold(events: Iterable[AnyEvent]) -> MissionState | None:
+def fold(events: Iterable[Event]) -> MissionState | None:
     """The state after all events; None if there are none."""
     state: MissionState | None = None
     for event in events:
@@ -252,10 +252,12 @@ def advance(state: MissionState | None, event: Event) -> MissionState:
 def _created(event: MissionCreated) -> MissionState:
     mission = Mission(**_current(event.mission))
     caps = {name: getattr(mission.budget, name) for name in CAPS}
+    thresholds = tuple(one for one in mission.criteria if isinstance(one, MetricThreshold))
     return MissionState(
         mission=mission,
         tools=tuple(event.tools),
-        thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
+        thresholds=thresholds,
+        aims=tuple(one for one in thresholds if one.required) or thresholds,
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
         parameters=event.parameters,
@@ -558,19 +560,17 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.outputs_seen.add(outputs)
 
 
-def _measured(state: MissionState, iteration: Iteration) -> Iterator[Measured]:
+def _measured(state: MissionState, iteration: Iteration) -> list[Measured]:
     """The calls that reported a metric that matters, in the order in which they were proposed."""
-
-    def place(item: tuple[str, dict[str, float]]) -> int:
-        call = iteration.calls.get(item[0])
-        return len(iteration.calls) if call is None else call.order
-
-    found = iteration.measured.items()
-    for call_id, metrics in found if len(found) == 1 else sorted(found, key=place):
+    found: list[tuple[int, Measured]] = []
+    for call_id, metrics in iteration.measured.items():
         call = iteration.calls.get(call_id)
         tool, args = (SCRIPT_SOURCE, {}) if call is None else (call.tool, call.args)
         key = call.key if call is not None and state.best_points.has_retests(tool) else ""
-        yield Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics, key=key)
+        one = Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics, key=key)
+        found.append((len(iteration.calls) if call is None else call.order, one))
+    found.sort(key=itemgetter(0))
+    return [one for _order, one in found]
 
 
 def _checkpoint(state: MissionState, event: IterationEnded) -> None:

@@ -7,7 +7,7 @@ that is named like a secret is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import msgspec
 from pursuit.core.audit import redacted
 from pursuit.core.best import Best
 from pursuit.core.criteria import Criterion, MetricThreshold, describe
-from pursuit.core.events import AnyEvent, CallIntended, CallRefused, CallSettled, IterationEnded, IterationProposed
+from pursuit.core.events import CallIntended, CallRefused, CallSettled
 from pursuit.core.series import holds
 from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text, cut_to
@@ -31,52 +31,45 @@ _HEAD = 3
 """The lines of a text before its lessons."""
 
 
+Logged = tuple[CallIntended | CallRefused, CallSettled | CallRefused]
+"""A call and its end; a refusal is both."""
+
+
 @dataclass(slots=True)
 class _Gathered:
-    """What is kept while walking the events once."""
+    """What the calls came to."""
 
-    calls: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
+    calls: dict[str, CallIntended | CallRefused]
     tried: Counter[str] = field(default_factory=Counter[str])
     bad: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     refused: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     unknown: Counter[str] = field(default_factory=Counter[str])
-    no_proposal: Counter[str] = field(default_factory=Counter[str])
-    met: set[str] = field(default_factory=set[str])
 
 
-def lessons_of(state: MissionState, events: Iterable[AnyEvent]) -> list[str]:
-    """What worked with which arguments, what never did, what failed and why, what was not allowed."""
-    sources = [result.source.call_id for result in state.results.values() if result.source is not None]
-    gathered = _gather(events, frozenset(sources))
-    found = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, gathered)]
+def lessons_of(state: MissionState, log: Sequence[Logged], no_proposal: Counter[str]) -> list[str]:
+    """What worked with which arguments, what never did, what failed and why, what was not allowed.
+
+    `no_proposal` counts the reasons for which the proposer proposed nothing.
+    """
+    sources = {result.source.call_id for result in state.results.values() if result.source is not None}
+    gathered = _gather(log, sources)
+    found = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, no_proposal)]
     return [_line(lesson, LONGEST) for lesson in found[:MOST]]
 
 
-def _gather(events: Iterable[AnyEvent], wanted: frozenset[str]) -> _Gathered:
-    gathered = _Gathered()
-    tools: dict[str, str] = {}
-    for event in events:
-        match event:
-            case CallIntended():
-                tools[event.call_id] = event.tool
-                if event.call_id in wanted:
-                    gathered.calls[event.call_id] = event
-            case CallSettled():
-                tool = tools.pop(event.call_id, "")
-                gathered.tried[tool] += 1
-                if event.outcome in ("failed", "timed_out"):
-                    gathered.bad.setdefault(tool, Counter())[event.error or event.outcome] += 1
-                elif event.outcome == "unknown":
-                    gathered.unknown[tool] += 1
-            case IterationProposed():
-                if event.failed:
-                    gathered.no_proposal.update(event.failed)
-            case IterationEnded():
-                gathered.met.update([one.criterion_id for one in event.criteria if one.status == "met"])
-            case CallRefused(outcome="denied"):
-                gathered.refused.setdefault(event.tool, Counter())[event.reason] += 1
-            case _:
-                pass
+def _gather(log: Sequence[Logged], wanted: Set[str]) -> _Gathered:
+    gathered = _Gathered({call.call_id: call for call, _ in log if call.call_id in wanted})
+    bad = [pair for pair in log if pair[1].outcome != "ok"]
+    for call, end in bad:
+        if isinstance(end, CallRefused):
+            if end.outcome == "denied":
+                gathered.refused.setdefault(end.tool, Counter())[end.reason] += 1
+        elif end.outcome in ("failed", "timed_out"):
+            gathered.bad.setdefault(call.tool, Counter())[end.error or end.outcome] += 1
+        elif end.outcome == "unknown":
+            gathered.unknown[call.tool] += 1
+    if gathered.bad:
+        gathered.tried.update(call.tool for call, end in log if isinstance(end, CallSettled))
     return gathered
 
 
@@ -84,7 +77,7 @@ def _of_criteria(state: MissionState, gathered: _Gathered) -> Iterator[str]:
     if state.iteration_count == 0:
         return
     for criterion in state.mission.criteria:
-        met = criterion.criterion_id in gathered.met
+        met = criterion.criterion_id in state.ever_met
         best = state.best_points.of(criterion.criterion_id)
         head = f"{describe(criterion)} was {'met' if met else 'never met'}"
         if best is not None and isinstance(criterion, MetricThreshold):
@@ -136,10 +129,9 @@ def _of_calls(gathered: _Gathered) -> Iterator[str]:
         yield f"{tool} has an unknown outcome {_times(count)}: check what it did before you try again."
 
 
-def _of_the_end(state: MissionState, gathered: _Gathered) -> Iterator[str]:
-    if gathered.no_proposal:
-        whys = gathered.no_proposal
-        yield f"The proposer failed {_times(whys.total())}: {_reasons(whys)}."
+def _of_the_end(state: MissionState, no_proposal: Counter[str]) -> Iterator[str]:
+    if no_proposal:
+        yield f"The proposer failed {_times(no_proposal.total())}: {_reasons(no_proposal)}."
     if state.stop is not None and state.stop.reason:
         yield f"The operator ended it: {_line(state.stop.reason, _WHY)}."
 

@@ -46,10 +46,8 @@ class Trend:
 
     @property
     def wavers(self) -> bool:
-        """Whether the distances both rise and fall, and have just moved."""
-        if self.points < 2 or self._distances[-1] == self._distances[-2]:
-            return False
-        return min(self._steps) < 0 < max(self._steps)
+        """Whether the distances both rise and fall."""
+        return self.points > 1 and min(self._steps) < 0 < max(self._steps)
 
     @property
     def slope(self) -> float:
@@ -97,11 +95,7 @@ def _progresses(state: MissionState, results: Sequence[CriterionResult]) -> bool
         return True
     if not state.thresholds:
         return state.news or (state.open is not None and state.is_new(state.open))
-    aims, threshold = state.aims, state.stagnation
-    if any(_new_best(state, one) for one in aims):
-        return True
-    trends = [] if threshold is None else [_trend(state, one) for one in aims]
-    return any(one is not None and _improves(one, threshold or 0) for one in trends)
+    return any(_new_best(state, one) or _improves(state, one) for one in state.aims)
 
 
 def figures(state: MissionState, counter: int) -> str:
@@ -133,11 +127,16 @@ def _trend(state: MissionState, criterion: MetricThreshold) -> Trend | None:
     return Trend([*state.trail.get(name, ()), state.nearest[name]][-WINDOW * state.stagnation :])
 
 
-def _improves(trend: Trend, threshold: int) -> bool:
+def _improves(state: MissionState, criterion: MetricThreshold) -> bool:
     """Whether the distances fall by more than noise does by chance, or there are too few of them to tell."""
-    if trend.wavers and trend.points < LEAST * threshold:
-        return True
-    return trend.wavers and trend.z >= SIGNIFICANT
+    name = criterion.criterion_id
+    before = state.trail.get(name)
+    if not before or before[-1] == state.nearest.get(name):
+        return False  # it has not moved
+    trend = _trend(state, criterion)
+    if trend is None or not trend.wavers:
+        return False
+    return trend.points < LEAST * (state.stagnation or 0) or trend.z >= SIGNIFICANT
 
 
 def _words(state: MissionState, criterion: MetricThreshold, trend: Trend | None) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import datetime
 import math
 import shlex
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 import msgspec
@@ -22,7 +23,6 @@ from pursuit.core.best import Candidate, best_row, violations
 from pursuit.core.budgets import cost_unknown
 from pursuit.core.criteria import MetricThreshold, describe
 from pursuit.core.events import (
-    AnyEvent,
     ApprovalAnswered,
     ApprovalAsked,
     ApprovalExpired,
@@ -45,18 +45,20 @@ from pursuit.core.events import (
     WaitingFor,
 )
 from pursuit.core.fold import CAP_REASONS, fold
-from pursuit.core.lessons import lessons_of
+from pursuit.core.lessons import Logged, lessons_of
 from pursuit.core.mission import CAPS, QUEUE, BestOfProposer, ClientProposer
 from pursuit.core.observe import leaves, source_matches, text_of, value_of
+from pursuit.core.search import SearchProposer
 from pursuit.core.series import Point
 from pursuit.core.state import MissionState, Status
-from pursuit.core.trials import trials_of
+from pursuit.core.truncate import cut_text
 
 FORMAT = "pursuit.report/1"
 MOST_ROWS = 500
 MOST_CHECKS = 50
 TAIL_LINES, LONGEST_LINE, LONGEST_TURN = 20, 300, 2_000
 LONGEST_DIFF = 100_000
+LONGEST_ERROR = 500
 LAST = 1 << 30
 MOST_POINTS = 20_000
 MOST_TRIALS = 10_000
@@ -68,9 +70,8 @@ class _Tally:
 
     results: Mapping[str, Mapping[str, Any]]
     diffs: Mapping[str, str]
-    tools: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
     pending: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
-    outcomes: dict[str, int] = field(default_factory=dict[str, int])
     refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     unknown: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -80,9 +81,9 @@ class _Tally:
     points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
     calls: dict[int, int] = field(default_factory=dict[int, int])
-    log: list[tuple[CallIntended | CallRefused, CallSettled | CallRefused]] = field(
-        default_factory=list["tuple[CallIntended | CallRefused, CallSettled | CallRefused]"]
-    )
+    log: list[Logged] = field(default_factory=list[Logged])
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    no_proposal: Counter[str] = field(default_factory=Counter[str])
     checks: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_CHECKS))
     approvals: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     said: dict[str, dict[str, Yes]] = field(default_factory=dict[str, dict[str, Yes]])
@@ -92,7 +93,7 @@ class _Tally:
 
 def build_report(
     mission_id: str,
-    events: Sequence[AnyEvent],
+    events: Sequence[Event],
     state: MissionState | None = None,
     results: Mapping[str, Mapping[str, Any]] | None = None,
     diffs: Mapping[str, str] | None = None,
@@ -105,8 +106,9 @@ def build_report(
     if state is None:
         raise ValueError("a mission without events has no report")
     tally = _count(events, results or {}, diffs or {})
-    trials = _trials(events, state)
-    shown = {row["call_id"]: row["args"] for row in trials.get("trials", ())}
+    trials = _trials(state, tally)
+    newest = trials[-MOST_TRIALS:]
+    shown = {row["call_id"]: row for row in newest[-MOST_ROWS:]}
     return {
         "format": FORMAT,
         "session_id": mission_id,
@@ -123,12 +125,12 @@ def build_report(
         "budget": budget_row(state),
         "iteration_count": state.iteration_count,
         "best_point": best_row(state.best_points.best()),
-        **trials,
+        **({"trials": newest, "trials_omitted": len(trials) - len(newest)} if trials else {}),
         "metrics": _metrics(state, tally),
         "calls": {
-            "total": sum(tally.outcomes.values()),
-            "by_outcome": tally.outcomes,
-            "by_tool": [{"tool": tool, **row} for tool, row in sorted(tally.tools.items())],
+            "total": len(tally.log),
+            "by_outcome": dict(Counter([end.outcome for _, end in tally.log])),
+            "by_tool": _tools(tally),
         },
         "call_log": [_log_row(*row, shown) for row in tally.log[-MOST_ROWS:]],
         "call_log_omitted": max(0, len(tally.log) - MOST_ROWS),
@@ -140,7 +142,7 @@ def build_report(
         "errors": tally.errors[-MOST_ROWS:],
         "timeline": [_timeline_row(*row) for row in tally.timeline[-MOST_ROWS:]],
         "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
-        "lessons": lessons_of(state, events),
+        "lessons": lessons_of(state, tally.log, tally.no_proposal),
         "warnings": list(state.warnings),
         **({} if (workspace := workspace_row(mission_id, state)) is None else {"workspace": workspace}),
         **({"parent": state.parent} if state.parent is not None else {}),
@@ -149,10 +151,18 @@ def build_report(
 
 
 def iso(moment: float | None) -> str | None:
-    """A moment in ISO 8601."""
+    """A moment in ISO 8601, to the millisecond."""
     if moment is None:
         return None
-    return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat(timespec="milliseconds")
+    rest, whole = math.modf(moment)
+    seconds, microseconds = divmod(round(rest * 1e6), 1_000_000)
+    return f"{_second(int(whole) + seconds)}.{str(1000 + microseconds // 1000)[1:]}+00:00"
+
+
+@lru_cache(maxsize=1024)
+def _second(moment: int) -> str:
+    """Most moments of a report share their second with others, and writing one takes long."""
+    return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat()[:19]
 
 
 def command_line(*words: str) -> str:
@@ -271,7 +281,7 @@ def output_tail(result: Mapping[str, Any] | None, *, lines: int = TAIL_LINES) ->
     return found[-lines:]
 
 
-def _count(events: Iterable[AnyEvent], results: Mapping[str, Mapping[str, Any]], diffs: Mapping[str, str]) -> _Tally:
+def _count(events: Iterable[Event], results: Mapping[str, Mapping[str, Any]], diffs: Mapping[str, str]) -> _Tally:
     tally = _Tally(results=results, diffs=diffs)
     for event in events:
         if (count := _COUNTED.get(type(event))) is not None:
@@ -282,6 +292,7 @@ def _count(events: Iterable[AnyEvent], results: Mapping[str, Mapping[str, Any]],
 def _count_proposal(tally: _Tally, event: IterationProposed) -> None:
     tally.started[event.iteration] = event
     for reason in event.failed:
+        tally.no_proposal[reason] += 1
         tally.errors.append({"iteration": event.iteration, "tool": event.proposer, "message": reason})
     if event.proposer == "client":
         calls = ["script"] if event.script is not None else [call.tool for call in event.calls]
@@ -381,14 +392,8 @@ def _count_call(tally: _Tally, event: CallSettled) -> None:
         return
     outcome, iteration, tool = event.outcome, event.iteration, call.tool
     tally.log.append((call, event))
-    tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
     tally.calls[iteration] = tally.calls.get(iteration, 0) + 1
-    row = tally.tools.get(tool)
-    if row is None:
-        row = tally.tools[tool] = {"calls": 0, "by_outcome": {}, "seconds": 0.0}
-    row["calls"] += 1
-    row["by_outcome"][outcome] = row["by_outcome"].get(outcome, 0) + 1
-    row["seconds"] = round(row["seconds"] + event.seconds, 6)
+    tally.seconds[tool] = tally.seconds.get(tool, 0.0) + event.seconds
     if outcome == "unknown":
         place = {"call_id": event.call_id, "iteration": iteration, "tool": tool}
         tally.unknown.append({**place, "reason": event.error})
@@ -398,26 +403,40 @@ def _count_call(tally: _Tally, event: CallSettled) -> None:
         tally.turns.append(_agent_turn(event, tally.diffs))
     if call.purpose == "check":
         tally.checks.append(_check_row(tally, call, event))
-    _count_points(tally, event.metrics, tool=tool, call_id=event.call_id, place=(iteration, call.order))
+    if event.metrics:
+        tally.metrics[event.call_id] = found = dict(leaves(event.metrics))
+        _count_points(tally, found, tool=tool, call_id=event.call_id, place=(iteration, call.order))
+
+
+def _tools(tally: _Tally) -> list[dict[str, Any]]:
+    """How often each tool was called, what came of it, and how long it took."""
+    outcomes: dict[str, dict[str, int]] = {tool: {} for tool in tally.seconds}
+    counts = Counter([(call.tool, end.outcome) for call, end in tally.log if call is not end])  # no refusals
+    for (tool, outcome), count in counts.items():
+        outcomes[tool][outcome] = count
+    return [
+        {"tool": tool, "calls": sum(found.values()), "by_outcome": found, "seconds": round(tally.seconds[tool], 6)}
+        for tool, found in sorted(outcomes.items())
+    ]
 
 
 def _count_refusal(tally: _Tally, event: CallRefused) -> None:
     tally.log.append((event, event))
-    tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
     place = {"call_id": event.call_id, "iteration": event.iteration, "tool": event.tool}
     tally.refused.append({**place, "outcome": event.outcome, "reason": event.reason})
 
 
 def _log_row(
-    call: CallIntended | CallRefused, end: CallSettled | CallRefused, shown: Mapping[str, Any]
+    call: CallIntended | CallRefused, end: CallSettled | CallRefused, shown: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A row of the log; `shown` are the arguments of trials, without secrets."""
+    """A row of the log; `shown` are the rows of trials by their calls, without secrets."""
     error, seconds = (end.reason, 0.0) if isinstance(end, CallRefused) else (end.error, end.seconds)
+    trial = shown.get(call.call_id)
     return {
         "iteration": end.iteration,
         "tool": call.tool,
-        "args": shown[call.call_id] if call.call_id in shown else redacted(call.args),
-        "at": iso(call.at),
+        "args": redacted(call.args) if trial is None else trial["args"],
+        "at": iso(call.at) if trial is None else trial["started_at"],
         "outcome": end.outcome,
         "seconds": seconds,
         **({"error": error} if error else {}),
@@ -428,11 +447,12 @@ def _count_script(tally: _Tally, event: ScriptEnded) -> None:
     if event.error is not None:
         tally.errors.append({"iteration": event.iteration, "tool": "script", "message": event.error})
     if not event.claimed:
-        _count_points(tally, event.observed, tool="script", call_id="", place=(event.iteration, LAST))
+        found = dict(leaves(event.observed))
+        _count_points(tally, found, tool="script", call_id="", place=(event.iteration, LAST))
 
 
-def _count_points(tally: _Tally, metrics: dict[str, Any], *, tool: str, call_id: str, place: tuple[int, int]) -> None:
-    for name, value in leaves(metrics):
+def _count_points(tally: _Tally, found: dict[str, float], *, tool: str, call_id: str, place: tuple[int, int]) -> None:
+    for name, value in found.items():
         tally.points.setdefault(name, []).append(Point(*place, value, tool, call_id))
 
 
@@ -487,13 +507,42 @@ def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
     return rows
 
 
-def _trials(events: Sequence[AnyEvent], state: MissionState) -> dict[str, Any]:
-    """The trials with the newest ones kept; nothing for a mission whose calls give no metrics."""
-    best = state.best_points.best()
-    rows = trials_of(events, best.point.call_id if best is not None and best.point is not None else None)
-    if not rows:
-        return {}
-    return {"trials": rows[-MOST_TRIALS:], "trials_omitted": max(0, len(rows) - MOST_TRIALS)}
+def every_trial(events: Iterable[Event], state: MissionState) -> list[dict[str, Any]]:
+    """The trials of a mission, from its first event to its last; `state` is the fold of the events."""
+    return _trials(state, _count(events, {}, {}))
+
+
+def _trials(state: MissionState, tally: _Tally) -> list[dict[str, Any]]:
+    """Each call of a tool that gives metrics; the tool that a search calls is one, whether or not it did yet."""
+    best, proposer = state.best_points.best(), state.mission.proposer
+    best_call = best.point.call_id if best is not None and best.point is not None else None
+    ended = [(call, end) for call, end in tally.log if isinstance(end, CallSettled) and isinstance(call, CallIntended)]
+    calls = [*ended, *((call, None) for call in tally.pending.values())]
+    measuring = {call.tool for call, _ in ended if call.purpose != "check" and call.call_id in tally.metrics}
+    if isinstance(proposer, SearchProposer):
+        measuring.add(proposer.tool_name)
+    made = [pair for pair in calls if pair[0].tool in measuring and pair[0].purpose != "check"]
+    made.sort(key=lambda pair: (pair[0].iteration, pair[0].order))
+    return [_trial_row(number, *pair, tally, best_call) for number, pair in enumerate(made)]
+
+
+def _trial_row(
+    number: int, call: CallIntended, end: CallSettled | None, tally: _Tally, best_call: str | None
+) -> dict[str, Any]:
+    return {
+        "trial": number,
+        "iteration": call.iteration,
+        "tool": call.tool,
+        "args": redacted(call.args),
+        "metrics": tally.metrics.get(call.call_id, {}),
+        "outcome": None if end is None else end.outcome,
+        # A call that becomes a task is settled by whichever process finds its end, so only the clock knows its time.
+        "seconds": None if end is None else end.seconds or round(max(0.0, end.at - call.at), 3),
+        "started_at": iso(call.at),
+        "call_id": call.call_id,
+        "best": call.call_id == best_call,
+        **({"error": cut_text(end.error, LONGEST_ERROR)} if end is not None and end.error is not None else {}),
+    }
 
 
 def _infeasible(point: Candidate) -> dict[str, Any]:

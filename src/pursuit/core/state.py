@@ -195,9 +195,19 @@ class Exchange(msgspec.Struct, kw_only=True, gc=False):
     """The iteration whose script the answer is, if it is one."""
 
 
+_EMPTY = hashlib.sha256()
+
+
+def digest_of(body: bytes) -> str:
+    """Its sha256. To copy a hash costs a small part of what beginning one does."""
+    started = _EMPTY.copy()
+    started.update(body)
+    return started.hexdigest()
+
+
 def fingerprint(value: Any) -> str:
     """A short stable digest of a JSON value."""
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
+    return digest_of(msgspec.json.encode(value, order="deterministic"))[:16]
 
 
 class Remembered:
@@ -231,6 +241,8 @@ class MissionState:
     mission: Mission
     tools: tuple[str, ...]
     thresholds: tuple[MetricThreshold, ...] = ()
+    aims: tuple[MetricThreshold, ...] = ()
+    """The thresholds that progress is about: the required ones, if there are any."""
     asks: bool = False
     """Whether some criteria need the sandbox or a call: predicates and checks."""
     stagnation: int | None = None
@@ -427,11 +439,6 @@ class MissionState:
     def iteration_number(self) -> int:
         """The open iteration, or else the last one that ended, as people count: from 1."""
         return self.iteration_count + (self.open is not None)
-
-    @property
-    def aims(self) -> tuple[MetricThreshold, ...]:
-        """The thresholds that progress is about: the required ones, if there are any."""
-        return tuple(one for one in self.thresholds if one.required) or self.thresholds
 
     def is_new(self, iteration: Iteration) -> bool:
         """Whether an iteration has results that were not seen before, and not in numbers alone."""

@@ -25,7 +25,6 @@ from pursuit.agents.workspace import Workspace, WorkspaceFailed
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
-    AnyEvent,
     CallIntended,
     CallSettled,
     CompletionOrdered,
@@ -67,37 +66,42 @@ async def write_report(run: Run) -> None:
     """Builds the final report and stores it, once; from then on a search finds the mission by its lessons."""
     if run.state.report is not None:
         return
-    report = await assemble(run.ledger, run.mission_id, run.state)
+    await run.journal.flush()
+    report = await assemble(run.ledger, run.mission_id, run.state, run.journal.newest)
     body = msgspec.json.encode(report)
     digest = hashlib.sha256(body).hexdigest()
     run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body}, text=remembered(report))
     await run.journal.flush()
 
 
-async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None = None) -> dict[str, Any]:
+async def assemble(
+    ledger: Ledger, mission_id: str, state: MissionState | None = None, newest: Sequence[Event] = ()
+) -> dict[str, Any]:
     """The report of a mission as it stands in the ledger now, with the hashes that prove it.
 
-    `state` is the fold of the same stream, if the caller has it.
+    `state` is the fold of the same stream, if the caller has it, and `newest` the last events in it.
     """
-    stored = await ledger.read(mission_id)
-    events = [decode(event.type, event.body) for event in stored]
+    older = None if state is None or not newest else state.seq - len(newest)
+    stored = await ledger.read(mission_id, limit=older)
+    events: list[Event] = [*(decode(event.type, event.body) for event in stored), *newest]
     state = state or fold(events)
     if state is None:
         raise ValueError("a mission without events has no report")
+    head = await ledger.read(mission_id, after=state.seq - 1, limit=1) if newest else stored[-1:]
     results = await _check_results(ledger, events) if state.asks else {}
     diffs = await _turn_diffs(ledger, events) if isinstance(state.mission.proposer, AgentProposer) else {}
     report = build_report(mission_id, events, state, results, diffs)
     if shares := importance_of(state.mission, report.get("trials", ())):
         report["importance"] = shares
     report["ledger"] = {
-        "head_seq": stored[-1].seq if stored else 0,
-        "head_hash": stored[-1].hash.hex() if stored else "",
+        "head_seq": head[-1].seq if head else 0,
+        "head_hash": head[-1].hash.hex() if head else "",
         "root": await ledger.root(),
     }
     return report
 
 
-async def _check_results(ledger: Ledger, events: Sequence[AnyEvent]) -> dict[str, dict[str, Any]]:
+async def _check_results(ledger: Ledger, events: Sequence[Event]) -> dict[str, dict[str, Any]]:
     """The results of the last checks that are too large for their events, by their digests."""
     checks = {event.call_id for event in events if isinstance(event, CallIntended) and event.purpose == "check"}
     wanted = [
@@ -107,7 +111,7 @@ async def _check_results(ledger: Ledger, events: Sequence[AnyEvent]) -> dict[str
     return {digest: msgspec.json.decode(body) for digest, body in bodies.items() if body is not None}
 
 
-async def _turn_diffs(ledger: Ledger, events: Sequence[AnyEvent]) -> dict[str, str]:
+async def _turn_diffs(ledger: Ledger, events: Sequence[Event]) -> dict[str, str]:
     """The diffs of the last turns of an agent, by their digests."""
     changes = [event.change for event in events if isinstance(event, CallSettled) and event.change is not None]
     wanted = [change.diff for change in changes if change.diff is not None][-MOST_CHECKS:]

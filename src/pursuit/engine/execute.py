@@ -23,7 +23,7 @@ from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBe
 from pursuit.core.fold import MOST_NOTES, fold
 from pursuit.core.mission import AGENT_TURN, NOTE, AskedProposer
 from pursuit.core.observe import lift, source_matches, text_of, value_of
-from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState
+from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState, digest_of
 from pursuit.core.tools import OWN_TOOLS, TURN_TOOL, CallFailed, Tool, ToolResult
 from pursuit.engine.agent_permissions import answer_question
 from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
@@ -337,11 +337,11 @@ def settle(
     blob = preview = None
     error = None if error is None else _shown(error)[:MOST_ERROR]
     if result is None:
-        full = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()
+        full = digest_of(f"{outcome}:{error}".encode())
     else:
         answer, body = _storable(result)
         result = answer
-        full = hashlib.sha256(body).hexdigest()
+        full = digest_of(body)
         metrics, events = lift(call.tool, answer, run.state.mission.observe, log)
         if "structuredContent" not in answer:  # what was parsed out of text may hold what JSON cannot
             metrics, events = _storable((metrics, events))[0]

@@ -19,6 +19,9 @@ from pursuit.ledger.contract import Bell, Claim, Draft, Head, Ledger
 
 Build = Callable[[MissionState], Sequence[Event]]
 
+MOST_NEWEST = 1 << 20
+"""The bytes of stored events that a journal keeps; the report of a short mission needs no others."""
+
 
 class Journal:
     """The state of a mission, kept equal to the fold of its stream.
@@ -54,6 +57,9 @@ class Journal:
         self.written = 0
         """Bytes of events and blobs that were stored."""
         self._size = 0
+        self.newest: list[Event] = []
+        """The last events up to the head, as far as this driver stored or read them and they are not many."""
+        self._newest_size = 0
         self.on_operator_event: Callable[[OperatorEvent], None] | None = None
         self.on_recorded: Callable[[Sequence[tuple[int, Event]]], None] | None = None
         """Gets what was stored, each event with its number, once it is durable and folded."""
@@ -85,13 +91,13 @@ class Journal:
         self._recording = True
         try:
             while True:
-                staged, blobs, text = len(self._staged), dict(self._blobs), self._text
+                staged, blobs, text = len(self._staged), self._blobs.copy(), self._text
                 events = build(self.state)
                 if not staged and not events:
                     return events
                 listing = listing_after(self.state, events)
                 try:
-                    head = await self._append(events, listing, {**blobs, **(with_blobs or {})}, text)
+                    head = await self._append(events, listing, {**blobs, **with_blobs} if with_blobs else blobs, text)
                 except Fenced:
                     raise
                 except Conflict:
@@ -103,6 +109,7 @@ class Journal:
                 self.head, self._listed = head.seq, listing
                 self.written += self._size
                 stored = (*self._staged[:staged], *events)
+                self._keep(stored, self._size)
                 del self._staged[:staged]
                 for digest in blobs:
                     self._blobs.pop(digest, None)
@@ -119,13 +126,21 @@ class Journal:
                 self._free.set()
                 self._free = None
 
+    def _keep(self, stored: Sequence[Event], size: int) -> None:
+        self._newest_size += size
+        self.newest += stored
+        if self._newest_size > MOST_NEWEST:
+            self.newest, self._newest_size = [], 0
+
     def _append(
         self, events: Sequence[Event], listing: Listing, blobs: Mapping[str, bytes], text: str | None
     ) -> Awaitable[Head]:
         """The append of what is staged and of these events."""
         changed = listing != self._listed
         drafts = [Draft(*encode(event)) for event in (*self._staged, *events)]
-        self._size = sum([len(draft.body) for draft in drafts]) + sum(map(len, blobs.values()))
+        self._size = sum([len(draft.body) for draft in drafts])
+        if blobs:
+            self._size += sum(map(len, blobs.values()))
         return self.ledger.append(
             self.mission_id,
             self.head,
@@ -152,6 +167,7 @@ class Journal:
                     event=type(event).__name__,
                 )
             advance(self.state, event)
+            self._keep((event,), 0)
             self.head = seq
             self._listed = None
             if self.on_operator_event is not None:

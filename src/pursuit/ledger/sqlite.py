@@ -455,11 +455,13 @@ def new_request(
         raise InvalidArgument(why, stream=stream)
     _check_drafts(stream, events)
     _check_text("kind", kind)
-    _check_text("status", status or "")
+    if status is not None:
+        _check_text("status", status)
     if status == FORGOTTEN:
         raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
-    _check_text("text", text or "")
-    for digest, body in (blobs or {}).items():
+    if text is not None:
+        _check_text("text", text)
+    for digest, body in blobs.items() if blobs else ():
         if sha256(body).hexdigest() != digest:
             raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
     return Request(

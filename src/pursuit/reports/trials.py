@@ -10,11 +10,36 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from pursuit.core.trials import table_of
 from pursuit.errors import ExtraMissing
 
 Trials = Sequence[Mapping[str, Any]]
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+HEAD = ("trial", "iteration", "tool", "outcome", "best", "seconds", "started_at")
+TAIL = ("error", "call_id")
+
+
+def table_of(trials: Trials) -> tuple[list[str], list[list[Any]]]:
+    """The columns and rows of a flat table: each argument and each metric has its own column.
+
+    A metric with the name of another column is `metric.NAME`, an argument `arg.NAME`; what is no number, text or flag
+    stays a list or a table.
+    """
+    args = list(dict.fromkeys(name for row in trials for name in row["args"]))
+    metrics = list(dict.fromkeys(name for row in trials for name in row["metrics"]))
+    taken = {*HEAD, *TAIL}
+    arg_names = [f"arg.{name}" if name in taken or name in metrics else name for name in args]
+    metric_names = [f"metric.{name}" if name in taken or name in args else name for name in metrics]
+    rows = [
+        [
+            *(row[name] for name in HEAD),
+            *(row["args"].get(name) for name in args),
+            *(row["metrics"].get(name) for name in metrics),
+            *(row.get(name) for name in TAIL),
+        ]
+        for row in trials
+    ]
+    return [*HEAD, *arg_names, *metric_names, *TAIL], rows
 
 
 def as_csv(trials: Trials) -> str:

@@ -42,12 +42,12 @@ from pursuit.core.report import (
     criteria_rows,
     cut_short,
     due_in,
+    every_trial,
     forced_row,
     iso,
     workspace_row,
 )
 from pursuit.core.state import STATUSES, MissionState, Status
-from pursuit.core.trials import trials_of
 from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
@@ -599,10 +599,9 @@ class Queries:
 
     async def trials(self, mission_id: str) -> list[dict[str, Any]]:
         """Every trial of a mission, in order."""
-        best = (await self.state(mission_id)).best_points.best()
+        state = await self.state(mission_id)
         stored = await self.ledger.read(mission_id)
-        call = best.point.call_id if best is not None and best.point is not None else None
-        return trials_of((decode(one.type, one.body) for one in stored), call)
+        return every_trial((decode(one.type, one.body) for one in stored), state)
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
         """The newest lines of the audit, oldest first; a forgotten mission still has its lines."""
