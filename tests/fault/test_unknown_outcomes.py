@@ -16,7 +16,7 @@ import pytest
 from asker_stage import asker
 from engine_stage import events_of, mission, outcomes, play, proposal, replay, script, stage
 from model_endpoint import Reply, calls
-from model_stage import BOTH, DONE, pursued, scripted
+from model_stage import BOTH, DONE, pursued, quickly, scripted, step
 
 from pursuit import Budget, Runtime
 from pursuit.config.configuration import Configuration
@@ -188,17 +188,24 @@ def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path) -> None:
 @WHEN
 def test_a_request_to_a_language_model(when: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = scripted(monkeypatch, Reply(fault="cut", text="It is cut off."))
-    wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_wall_clock_seconds=0.5))
-    if when == "after":
-        with endpoint:
-            _state, found, _rows, _made = pursued(tmp_path, wanted)
-    else:
-        with endpoint:  # its address is given back before anything is asked
-            pass
-        _state, found, _rows, _made = pursued(tmp_path, wanted)
-    assert found[ModelAnswered] == []
-    said = found[WaitBegan][0].detail
-    assert ("whether the provider charges for them is not known" in said) == (when == "after")
+
+    async def scene() -> tuple[str | None, int]:
+        async with stage(tmp_path, step) as runtime:
+            service = quickly(runtime.service)
+            mission_id = (await service.start(mission(criteria=DONE, proposer=model))).session_id
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(service.run, mission_id)
+                while not await events_of(runtime, mission_id, WaitBegan):
+                    await anyio.sleep(0.01)
+                tasks.cancel_scope.cancel()
+            (wait, *_), answers = [await events_of(runtime, mission_id, kind) for kind in (WaitBegan, ModelAnswered)]
+            return wait.detail, len(answers)
+
+    with endpoint:
+        found = play(scene) if when == "after" else None
+    said, answers = found or play(scene)  # the address was given back before anything is asked
+    assert answers == 0
+    assert ("whether the provider charges for them is not known" in (said or "")) == (when == "after")
 
 
 @BOTH

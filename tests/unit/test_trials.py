@@ -15,6 +15,7 @@ from engine_stage import mission, play, repeat, stage
 import pursuit
 from pursuit import Budget, Report, metric
 from pursuit.cli.reports import format_of
+from pursuit.engine.driver import assemble
 from pursuit.errors import ExtraMissing, InvalidArgument
 from pursuit.reports.trials import as_csv, as_frame, as_parquet, table_of
 
@@ -51,6 +52,30 @@ def tuned(folder: Path, **more: Any) -> Report:
 @pytest.fixture(name="report", scope="module")
 def _report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     return tuned(tmp_path_factory.mktemp("tuned"))
+
+
+@pytest.mark.parametrize("size", [1, 60_000], ids=["short", "longer than a driver keeps"])
+def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: int) -> None:
+    def say(x: int) -> dict[str, Any]:
+        if x == 3:
+            raise ValueError("three")
+        return {"metrics": {"x": x}, "text": "a" * min(size, 15_000), "more": ["b" * 14_000] * (size > 14_000)}
+
+    async def scene() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with stage(tmp_path, say) as runtime:
+            found = {"kind": "search", "tool_name": "say", "parameters": {"x": {"low": 0, "high": 99, "kind": "int"}}}
+            wanted = mission(criteria=[metric("x") < 0], budget=Budget(max_iterations=80), proposer=found)
+            name = (await runtime.service.start(wanted)).session_id
+            await runtime.service.driver.drive(name, iterations=2)
+            await runtime.service.run(name)
+            return await runtime.service.report(name), await assemble(runtime.service.ledger, name)
+
+    stored, built = play(scene)
+    later = {"warnings", "ledger"}
+    assert {key: value for key, value in stored.items() if key not in later} == {
+        key: value for key, value in json.loads(json.dumps(built)).items() if key not in later
+    }
+    assert stored["iteration_count"] == len(stored["trials"]) == 80 and built["ledger"]["head_seq"] > 300
 
 
 @pytest.mark.guarantee("each-trial-is-a-row")
