@@ -191,7 +191,8 @@ class Worker:
 async def work(address: str, folder: Path) -> None:
     """The process of a worker."""
     async with open_runtime(address, folder) as runtime:
-        worker = runtime.worker(version=__version__, concurrency=PLACED, name=f"bench-{os.getpid()}")
+        # A caller leaves one place to others.
+        worker = runtime.worker(version=__version__, concurrency=PLACED + 1, name=f"bench-{os.getpid()}")
         print("ready", flush=True)
         await anyio.to_thread.run_sync(sys.stdin.readline)
         print("begun", flush=True)

@@ -220,6 +220,7 @@ GUARANTEES = {
     "the-best-of-several-agents-is-decided-by-the-checks": "Of several agents at one mission the first that meets all criteria wins, or the best by a metric; the others leave no process, and the result is the winner's branch.",
     "chaos-loses-and-repeats-nothing": "Whatever befalls workers and database (kill -9, stops beyond the lease, cut connections, restarts, wrong clocks): no acknowledged append is lost, no effect repeated, and every mission ends.",
     "callers-take-turns": "Of two callers with queued missions each gets every second place: one with a thousand delays another by one.",
+    "one-caller-leaves-a-place": "The missions of one caller never take all places of a worker that has two or more.",
     "waiting-holds-no-worker": "A mission that waits for a person, its pace or a task holds no worker, and goes on when what it waits for is there.",
     "a-drained-worker-loses-nothing": "A worker that is told to stop finishes the iteration under way or hands it back; another worker goes on with it.",
     "children-run-on-any-worker": "Children of a mission run on any worker, and together take no more than their parent's budget.",

@@ -70,7 +70,7 @@ class Size:
 
 SMALL = Size(
     workers=3, missions=40, steps=18, ms=250, rounds=1, pause=2, lease=2,
-    settings="lease_seconds = 2\nworker_heartbeat = 0.5\nworker_poll = 0.5\n", options=("--concurrency", "6"),
+    settings="lease_seconds = 2\nworker_heartbeat = 0.5\nworker_poll = 0.5\n", options=("--concurrency", "7"),
 )  # fmt: skip
 # More room than missions, also without the workers that fell; each has five minutes of calls.
 LARGE = Size(

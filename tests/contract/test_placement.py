@@ -155,6 +155,104 @@ def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDa
     play(scene)
 
 
+class Held(Recorder):
+    """A worker whose jobs last until they are let go."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__("held", most=most)
+        self.began = asyncio.Condition()
+        self.release = asyncio.Event()
+        self.running: list[str] = []
+        self.peak = 0
+
+    async def work(self, job: Job) -> Again | None:
+        self.running.append(job.key)
+        self.peak = max(self.peak, sum(key.startswith("a") for key in self.running))
+        async with self.began:
+            self.began.notify_all()
+        if not job.key.startswith("worker:"):
+            await self.release.wait()
+        self.running.remove(job.key)
+        return await super().work(job)
+
+    async def runs(self, *keys: str) -> None:
+        async with self.began:
+            await self.began.wait_for(lambda: sorted(self.running) == sorted(keys))
+
+
+@pytest.mark.guarantee("one-caller-leaves-a-place")
+def test_a_caller_with_many_jobs_leaves_the_last_place_of_a_worker_to_others(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        one = Held(most=9)
+        async with queue(new_database()) as placement, anyio.create_task_group() as tasks:
+            for number in range(6):
+                await placement.enqueue(f"a{number}", ANY_QUEUE, caller="a")
+            tasks.start_soon(placement.run, one, 3)
+            await one.runs("a0", "a1")
+            await placement.enqueue("b0", ANY_QUEUE, caller="b")
+            await one.runs("a0", "a1", "b0")
+            await placement.enqueue("worker:held:drain", Requirements("worker:held"))
+            while "worker:held:drain" not in one.jobs:  # an order needs no place
+                await anyio.sleep(0.01)
+            await placement.enqueue("operator", ANY_QUEUE)
+            one.release.set()
+        assert sorted(one.jobs) == ["a0", "a1", "a2", "a3", "a4", "a5", "b0", "operator", "worker:held:drain"]
+        assert one.peak == 2
+
+    play(scene)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_caller_alone_gets_all_its_jobs_done_on_a_small_worker(new_database: NewDatabase, concurrency: int) -> None:
+    async def scene() -> None:
+        async with queue(new_database()) as placement:
+            for key in "abcd":
+                await placement.enqueue(key, ANY_QUEUE, caller="one")
+            one = Recorder(most=4)
+            await placement.run(one, concurrency)
+            assert one.jobs == ["a", "b", "c", "d"]
+
+    play(scene)
+
+
+def test_a_job_of_a_release_that_chose_by_requirements_alone_runs_in_its_turn(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        address = new_database()
+        async with queue(address) as placement:
+            with psycopg.connect(address, autocommit=True) as connection:
+                connection.execute(
+                    "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
+                    "SELECT -n, '[\"default\"]', convert_to('a' || n, 'UTF8'), 'a' || n, "
+                    """'{"caller": "a", "attempts": 0}', 'queued' FROM generate_series(0, 2) n"""
+                )
+                await placement.enqueue("a3", ANY_QUEUE, caller="a")
+                await placement.enqueue("b0", ANY_QUEUE, caller="b")
+                one = Recorder(most=5)
+                one.answers["a0"] = Again(1_000.0)
+                await placement.run(one, 1)
+                assert one.jobs == ["a0", "b0", "a1", "a2", "a3"]
+                (form,) = connection.execute("SELECT entrypoint FROM pursuit_queue.jobs").fetchall()[0]
+            with pytest.raises(ValueError, match="Extra data"):  # so a worker of that release leaves it alone
+                Requirements.of(form)
+
+    play(scene)
+
+
+def test_a_worker_takes_another_job_while_the_next_one_goes_to_another_worker(new_database: NewDatabase) -> None:
+    async def scene() -> None:
+        address = new_database()
+        async with queue(address) as placement:
+            for caller in "ab":
+                await placement.enqueue(caller, ANY_QUEUE, caller=caller)
+            with psycopg.connect(address) as connection:
+                connection.execute("SELECT 1 FROM pursuit_queue.jobs WHERE dedupe_key = 'a' FOR UPDATE")
+                one = Recorder(most=1)
+                await placement.run(one, 1)
+                assert one.jobs == ["b"]
+
+    play(scene)
+
+
 def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_that_it_names(
     new_database: NewDatabase,
 ) -> None:
@@ -220,10 +318,10 @@ def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
             while (await placement.health()).running:
                 await anyio.sleep(0.01)
             asked.clear()
-            while sum("SELECT DISTINCT entrypoint" in query for query in asked) < 10:
+            while sum("SELECT entrypoint" in query for query in asked) < 10:
                 await anyio.sleep(0.01)
             # Now and then it says that it is there, and asks whether it hears of jobs.
-            rare = ("SELECT DISTINCT entrypoint", "INSERT INTO pursuit_queue.workers", "pg_notify")
+            rare = ("SELECT entrypoint", "INSERT INTO pursuit_queue.workers", "pg_notify")
             assert [query for query in asked if not any(one in query for one in rare)] == []
             one.stopping.set()
 

@@ -30,7 +30,9 @@ def worker(
     queue: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Queue to serve; repeatable (default: default).")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=1_000, help="Missions at once.")] = 8,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Missions at once; of one caller at most one fewer.")
+    ] = 8,
     grace: Annotated[
         str, typer.Option(metavar="TIME", help="How long a call under way has when the worker is told to stop.")
     ] = "60",

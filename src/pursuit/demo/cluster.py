@@ -128,7 +128,7 @@ class Show:
         """Starts them; what they say goes to files."""
         for number in range(1, WORKERS + 1):
             name = f"worker-{number}"
-            words = self.command("worker", "--name", name, "--concurrency", "3")
+            words = self.command("worker", "--name", name, "--concurrency", "4")
             with (self.folder / f"{name}.log").open("wb") as log:
                 process = subprocess.Popen(  # noqa: S603 - our own command
                     words, cwd=self.folder, env=self.environment, stdin=DEVNULL, stdout=log, stderr=log

@@ -1,8 +1,8 @@
 """`Placement` over PgQueuer, in the schema `pursuit_queue` of the ledger's database.
 
 PgQueuer keeps the jobs, finds those of dead workers and runs ours. What it lacks is here: connections that survive a
-restart of the database, turns between callers (by its priorities), requirements of a job (by its entrypoints), and the
-list of workers.
+restart of the database, turns between callers (by its priorities), requirements of a job and a place that its caller
+leaves to others (by its entrypoints), and the list of workers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
+from itertools import islice
 from typing import Any, LiteralString, Self, TypeVar, cast
 
 import msgspec
@@ -29,7 +31,7 @@ from pgqueuer.domain.models import Context as JobContext
 from pgqueuer.domain.models import Job as QueuedJob
 from pgqueuer.domain.models import TracebackRecord
 from pgqueuer.domain.settings import DBSettings, Durability
-from pgqueuer.domain.types import JOB_STATUS, Channel, QueueEntrypoint, QueueManagerId
+from pgqueuer.domain.types import JOB_STATUS, Channel, JobId, QueueEntrypoint, QueueManagerId
 from pgqueuer.ports.driver import NotifyCallback
 from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.queries import Queries
@@ -104,8 +106,9 @@ SELECT least({_LARGEST}, greatest(
 )) AS tag FROM {_JOBS} WHERE status IN ('queued', 'picked') AND dedupe_key IS DISTINCT FROM $3
 """  # noqa: S608 - names of our own
 _DUE = f"""
-SELECT DISTINCT entrypoint FROM {_JOBS}
+SELECT entrypoint FROM {_JOBS}
 WHERE (status = 'queued' AND execute_after <= now()) OR (status = 'picked' AND heartbeat < now() - $1::interval)
+GROUP BY entrypoint ORDER BY max(priority) DESC, min(id)
 """  # noqa: S608
 _LATER = f"""
 DELETE FROM {_JOBS} WHERE dedupe_key = $1 AND status = 'queued' AND execute_after > now() + $2::interval RETURNING id
@@ -259,9 +262,16 @@ class _Jobs(Queries):
     ) -> list[QueuedJob]:
         rows = await self.driver.fetch(_DUE, heartbeat_timeout)
         wanted = self.manager.wanted(str(row["entrypoint"]) for row in rows)
-        if not wanted:
-            return []
-        return await super().dequeue(batch_size, wanted, queue_manager_id, None, heartbeat_timeout)
+        # The statement locks the next job of each entrypoint, and workers look at the same moment: with all of them in
+        # hand, one worker would hide the only jobs of many callers from the others until they look again.
+        for some in (islice(wanted, 1), wanted):
+            limits = {one: EntrypointExecutionParameter(concurrency_limit=0) for one in some}
+            if limits and (
+                jobs := await super().dequeue(batch_size, limits, queue_manager_id, None, heartbeat_timeout)
+            ):
+                self.manager.took(jobs)
+                return jobs
+        return []
 
     async def log_jobs(self, job_status: list[tuple[QueuedJob, JOB_STATUS, TracebackRecord | None]]) -> None:
         """Ends jobs, but for those that another worker has taken: a stopped worker that goes on has lost them."""
@@ -281,32 +291,61 @@ class _Jobs(Queries):
         return None
 
 
+class _Executors(dict[QueueEntrypoint, AbstractEntrypointExecutor]):
+    """One executor for all entrypoints: there are as many as callers, and PgQueuer would keep each."""
+
+    def __init__(self, executor: AbstractEntrypointExecutor) -> None:
+        super().__init__()
+        self._executor = executor
+
+    def __missing__(self, _entrypoint: QueueEntrypoint) -> AbstractEntrypointExecutor:
+        return self._executor
+
+
 class _Manager(QueueManager):
     """Runs the jobs of one worker."""
 
     def serve(self, placement: PgQueuerPlacement, serving: Serving, concurrency: int) -> None:
         """Says what this worker does, and how much of it at once."""
-        self._placement = placement
         self._serving = serving
         self._concurrency = concurrency
         self._control = str(Requirements(f"{CONTROL}{serving.about().name}"))
+        self._callers: dict[JobId, str] = {}
+        self.entrypoint_registry = _Executors(_Executor(placement, serving))
 
-    def wanted(self, due: Iterable[str]) -> dict[QueueEntrypoint, EntrypointExecutionParameter]:
+    def wanted(self, due: Iterable[str]) -> Iterator[QueueEntrypoint]:
         """Those of the entrypoints with due jobs that this worker takes now; orders to it in any case."""
         if self._serving.stopping.is_set():
-            return {}
+            return
         full = len(self.job_context) >= self._concurrency
-        mine = [QueueEntrypoint(one) for one in due if one == self._control or (not full and self._serves(one))]
-        for one in mine:
-            if one not in self.entrypoint_registry:
-                self.register_executor(one, _Executor(self._placement, self._serving))
-        return {one: EntrypointExecutionParameter(concurrency_limit=0) for one in mine}
+        self._callers = {job: caller for job, caller in self._callers.items() if job in self.job_context}
+        places = Counter(self._callers.values())
+        for one in due:
+            if one == self._control or (not full and self._takes(one, places)):
+                yield QueueEntrypoint(one)
 
-    def _serves(self, entrypoint: str) -> bool:
+    def took(self, jobs: Iterable[QueuedJob]) -> None:
+        """Notes whose jobs these are."""
+        self._callers |= {job.id: _parts(job.entrypoint)[1] for job in jobs if job.entrypoint != self._control}
+
+    def _takes(self, entrypoint: str, places: Counter[str]) -> bool:
+        """Whether this worker serves it, and its caller leaves a place to others."""
         try:
-            return self._serving.serves(Requirements.of(entrypoint))
+            needs, caller = _parts(entrypoint)
         except ValueError:  # a newer release has another form
             return False
+        return places[caller] < max(1, self._concurrency - 1) and self._serving.serves(needs)
+
+
+def _entrypoint(needs: Requirements, caller: str) -> str:
+    """What workers choose a job by. Releases that chose by the requirements alone leave it to others."""
+    return f"{needs}\n{caller}" if caller else str(needs)
+
+
+def _parts(entrypoint: str) -> tuple[Requirements, str]:
+    """The requirements and the caller. Jobs of a release that did not name callers here count as one caller's."""
+    needs, _, caller = entrypoint.partition("\n")
+    return Requirements.of(needs), caller
 
 
 async def _nothing(_job: QueuedJob) -> None:
@@ -331,7 +370,7 @@ class _Executor(AbstractEntrypointExecutor):
             again = Again(_LAST_RETRY)
         if again is None:
             return
-        needs = Requirements.of(job.entrypoint)
+        needs, _ = _parts(job.entrypoint)
         had_its_turn = again.seconds > 0 and not again.attempts
         try:
             await self._placement.enqueue(
@@ -389,7 +428,7 @@ class PgQueuerPlacement:
                 priority = -cast("int", row["tag"])
             while True:
                 made = await self._queries.enqueue(
-                    str(needs),
+                    _entrypoint(needs, caller),
                     key.encode(),
                     priority,
                     after,
