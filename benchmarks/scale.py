@@ -46,7 +46,7 @@ PLACED = sized(24, 4)
 PLACED_STEPS = sized(100, 3)
 STARTS = sized(20, 2)
 OTHERS = sized(1_000, 5)
-NAP, NAP_SECONDS = "bench.nap", 0.25
+NAP, NAP_SECONDS = "bench.nap", sized(2, 1)
 IDLE_SECONDS = sized(20, 1)
 SETTLE_SECONDS = sized(12, 1)
 """A session of PostgreSQL that idles reports what it did before within ten seconds."""
@@ -260,6 +260,10 @@ async def beside_others(address: str, folder: Path) -> list[Figure]:
             for _ in range(OTHERS):
                 await place(runtime, 1, many, NAP)
             beside = await seconds(runtime)
+            assert runtime.service.placement is not None
+            left = (await runtime.service.placement.health()).queued
+            if not left:
+                raise RuntimeError("the other caller's missions were over before the last one began")
     what = f"start to first step beside {OTHERS:,} missions of another caller, by without"
     return [Figure(what=what, value=beside / alone, unit="x", limit=2)]
 
