@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import mcp_types as types
 import pytest
 from callers_stage import serving
 from engine_stage import until
 from gateway_stage import run
+from http_stage import http
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 from plain_http import TASKS
 
 from pursuit.config.configuration import load_configuration
@@ -297,6 +301,37 @@ def test_a_client_ends_no_mission_of_another_as_completed(tmp_path: Path) -> Non
             assert refused["structuredContent"]["code"] == "policy_denied", refused
             assert (await served.runtime.service.state(mission)).status == "pending"
             assert not (await served.call("other", "mission_complete", {"session_id": mission})).get("isError")
+
+    run(main)
+
+
+@pytest.mark.guarantee("missions-have-owners")
+@pytest.mark.parametrize(
+    ("who", "shared", "learns"), [("guest", False, False), ("guest", True, False), ("other", False, True)]
+)
+def test_the_model_of_a_client_reads_lessons_of_what_the_client_sees(
+    tmp_path: Path, who: str, shared: bool, learns: bool
+) -> None:
+    read: list[str] = []
+
+    async def model(_context: Any, params: Any) -> types.CreateMessageResult:
+        read.append(params.model_dump_json())
+        return types.CreateMessageResult(role="assistant", content=types.TextContent(text="{}"), model="m")
+
+    async def main() -> None:
+        async with serving(tmp_path, OPEN) as served:
+            secret = {**WIPES, "directive": "Wipe account 4711", "budget": {"max_iterations": 1}}
+            await served.call("other", "mission_iterate", {"session_id": await served.start("other", secret)})
+            asks = {**WIPES, "proposer": "sampling", "share": ["guest"] if shared else []}
+            asked = {"session_id": await served.start("other" if shared else who, asks)}
+            async with (
+                http(served.shown[who]) as wire,
+                Client(
+                    streamable_http_client(served.url, http_client=wire), mode="legacy", sampling_callback=model
+                ) as client,
+            ):
+                await client.call_tool("mission_iterate", asked)
+            assert ["4711" in one for one in read[:1]] == [learns]
 
     run(main)
 

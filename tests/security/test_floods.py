@@ -5,55 +5,92 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
-from http_stage import Stage, client, whoami
+from callers_stage import Served, serving
+from gateway_stage import run
+from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
 
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
-from pursuit.config.servers import LIMITS, ClientSettings, MessageLimits, ServerConfig
-from pursuit.core.tools import CallFailed
-from pursuit.errors import UpstreamUnavailable
+from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.server.gateway.resources import fits
 from pursuit.server.operator_api import approval_routes
 from pursuit.server.tokens import Tokens
-from pursuit.upstream.pool import Pool
 from pursuit.upstream.transport import NotificationQueue, TooDeep, read_json, read_message
 
 FLOODS = Path(__file__).parents[2] / "benchmarks" / "flood_server.py"
-SMALL = MessageLimits(queued=100_000, list=3_000_000, unread=300_000, request_seconds=0.3)
+SMALL = MessageLimits(queued=100_000, unread=300_000, request_seconds=0.3)
+PAGES, NOTES = 60, 40
+"""Of 1 MB each, where a list has 32 MiB; of 2 MB each, where a session has 8 MiB."""
 
 
-def flooded(main: Callable[[Any], Awaitable[Any]]) -> None:
-    """Runs against the server of the benchmark, over stdio."""
-    args = ("-S", str(FLOODS), "pages", "1", "60")
-    config = ServerConfig(name="flood", command=sys.executable, args=args, client=ClientSettings(limits=SMALL))
-
-    async def bounded() -> None:
-        with anyio.fail_after(60):
-            async with Pool({"flood": config}) as pool:
-                await main(pool.upstream("flood"))
-
-    anyio.run(bounded)
+@asynccontextmanager
+async def flooded(folder: Path, flood: str) -> AsyncIterator[Served]:
+    """A gateway over HTTP in front of `world` and of a server of the benchmark; both are served after the flood."""
+    args = json.dumps(["-S", str(FLOODS), flood, str(NOTES), str(PAGES)])
+    config = f'[policy]\nmode = "auto"\n[servers.flood]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n'
+    async with serving(folder, config, gateway=True) as served:
+        yield served
+        assert not (await served.call("other", "world.wipe")).get("isError")
+        listed = (await served.ask("other", "tools/list", {}))["result"]["tools"]
+        assert {tool["name"] for tool in listed} == {"world.wipe", "flood.notify", "flood.deep"}
 
 
 @pytest.mark.guarantee("floods-end-at-a-limit")
-def test_a_list_without_end_and_a_deep_result_end_with_the_name_of_the_limit() -> None:
-    async def main(upstream: Any) -> None:
-        with pytest.raises(UpstreamUnavailable, match="limit `list`"):
-            await upstream.entries("resources")
-        with pytest.raises(CallFailed, match="limit `depth`"):
-            await upstream.call("deep", {}, call_id="c")
-        assert {tool.name for tool in await upstream.tools()} == {"notify", "deep"}
+@pytest.mark.parametrize(
+    ("flood", "method", "params", "expected"),
+    [
+        ("pages", "resources/list", {}, "limit `list`"),
+        ("deep", "tools/call", {"name": "flood.deep", "arguments": {}}, "limit `depth`"),
+        ("trap", "resources/read", {"uri": "trap://" + "a" * 1_500}, "contents"),
+    ],
+    ids=["pages", "deep", "trap"],
+)
+def test_a_flood_through_the_gateway_ends_with_the_name_of_the_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, flood: str, method: str, params: dict[str, Any], expected: str
+) -> None:
+    async def main() -> None:
+        async with flooded(tmp_path, flood) as served:
+            told = await served.ask("guest", method, params)
+            assert expected in str(told) + caplog.text
 
-    flooded(main)
+    run(main)
+
+
+@pytest.mark.guarantee("floods-end-at-a-limit")
+def test_a_client_of_the_gateway_does_not_read_its_notifications(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with flooded(tmp_path, "notes") as served, http(served.shown["guest"]) as wire:
+            host = served.url.removeprefix("http://").partition("/")[0]
+            begun = await wire.post(served.url, json=INITIALIZE, headers=HEADERS)
+            wire.headers.update({**HEADERS, "mcp-session-id": begun.headers["mcp-session-id"]})
+            await wire.post(served.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+            call = {"name": "flood.notify", "arguments": {}}
+            asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+            with socket.create_connection((host.split(":")[0], int(host.split(":")[1]))) as mute:
+                head = "".join(f"{name}: {value}\r\n" for name, value in wire.headers.items())
+                mute.sendall(f"GET /mcp HTTP/1.1\r\nhost: {host}\r\n{head}\r\n".encode())
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(partial(wire.post, served.url, json=asked))
+                    with anyio.fail_after(30):
+                        while "limit `queued`" not in caplog.text:
+                            await anyio.sleep(0.02)
+                    tasks.cancel_scope.cancel()
+
+    run(main)
 
 
 @pytest.mark.guarantee("floods-end-at-a-limit")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from workspace import Victim
 
 from pursuit.config.configuration import load_configuration
 from pursuit.core.tools import Tool
@@ -163,6 +166,39 @@ def test_a_rule_that_denies_also_catches_what_cannot_be_read(folder: Path) -> No
     assert asked(folder, HOST, {"url": "https://evil.org/"}) == "allow"
     unreadable = ("https://example.org", "http://2130706433/", "https://a@evil.org/", "http://[::1]/")
     assert {asked(folder, HOST, {"url": value}) for value in unreadable} == {"deny"}
+
+
+SERVER = Path(__file__).parents[1] / "servers" / "recorder.py"
+REACHES = {
+    'under = "data"': (["data/x", "ROOT/data/x"], ["ROOT/data-secrets", "ROOT/data/outside/x"]),
+    'host = ["example.org"]': (
+        ["https://example.org/x"],
+        ["https://example.org@evil.org/", "https://example.org.evil.org/", "https://example.org\\@evil.org/"],
+    ),
+}
+"""What a rule lets through and what not. A glob, `ROOT/data*` or `https://example.org*`, allows each of the latter."""
+
+
+@pytest.mark.guarantee("typed-arguments-have-one-reading")
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"), [(rule, *rows) for rule, rows in REACHES.items()], ids=["under", "host"]
+)
+def test_a_call_reaches_no_other_folder_or_host(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, rule: str, good: list[str], bad: list[str]
+) -> None:
+    monkeypatch.setenv("PURSUIT_TRUST", "1")
+    record, root = victim.folder / "record", victim.folder.resolve()
+    for name in ("data", "data-secrets"):
+        (root / name).mkdir()
+    (root / "data/outside").symlink_to("../data-secrets")
+    started = f'command = {json.dumps(sys.executable)}\nargs = {json.dumps([str(SERVER)])}\ncwd = "."'
+    rules = f'[policy]\nmode = "never"\n[[policy.rules]]\ndecision = "allow"\narguments = {{ key = {{ {rule} }} }}\n'
+    victim.write("pursuit.toml", f"{rules}[servers.files]\n{started}\nenv = {{ RECORD = {json.dumps(str(record))} }}\n")
+    for value in (*good, *bad):
+        given = value.replace("ROOT", str(root))
+        code, said = victim.run("tools", "call", "files.step", "--arg", f"key={given}")
+        reached = f"step {given} " in record.read_text(encoding="utf-8")
+        assert (code, reached) == ((0, True) if value in good else (2, False)), said
 
 
 WRONG = {

@@ -62,6 +62,7 @@ class Context:
         self.config = config
         self.state = state
         self.json = json
+        self._new: list[Workspace] = []
 
     @cached_property
     def screen(self) -> Screen:
@@ -111,16 +112,32 @@ class Context:
 
     def trust_here(self, *more: Workspace, schedules: bool = False) -> None:
         """Asks about everything that may be started here: by the configuration, by the ledger, and by `more`."""
-        from pursuit.config.trust import new_state, of_schedules, of_state, record
+        from pursuit.config.trust import new_state, of_schedules, of_state
 
         ledger = self.ledger_path()
         scheduled = of_schedules(self.configuration()) if schedules else []
         self.trusted_configuration(of_state(ledger), *scheduled, *more)
         if not ledger.exists():
-            try:
-                record([new_state(ledger)])
-            except ValidationFailed as failed:  # the next command asks about the ledger
-                self.screen.note(f"warning: {failed.message}")
+            self._trust_new(new_state(ledger))
+
+    def trust_credentials(self, path: Path) -> None:
+        """Asks about a file with tokens or sessions that came with a folder; a new one is this user's own."""
+        from pursuit.config.trust import of_credentials
+
+        if path.exists():
+            self.require_trust(of_credentials(path))
+        else:
+            self._trust_new(of_credentials(path))
+
+    def _trust_new(self, workspace: Workspace) -> None:
+        """Trusts what this command is about to make, all of it each time: `record` drops what is not there yet."""
+        from pursuit.config.trust import record
+
+        self._new.append(workspace)
+        try:
+            record(self._new)
+        except ValidationFailed as failed:  # the next command asks about it
+            self.screen.note(f"warning: {failed.message}")
 
     def require_trust(self, *workspaces: Workspace) -> None:
         """Asks the person at the terminal about what is not trusted yet, once; raises `NotTrusted` without a yes."""

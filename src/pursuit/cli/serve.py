@@ -133,11 +133,11 @@ def serve(
         spelling = "escaped" if plain_names else "dotted"
         options = GatewayOptions(alone=door is None, spelling=spelling, search=tool_search, reloads=reloads)
 
+    # A browser opens no unix socket.
+    sessions = None if door is None or door.unix_socket is not None else sessions_of(context)
+
     async def work() -> None:
         runtime = context.driving(mode, only=mission_id)
-        sessions = None
-        if door is not None and door.unix_socket is None:  # a browser opens no unix socket
-            sessions = sessions_of(context)
         page = None if sessions is None else page_over(sessions)
         listening = print_address(context, door, sessions)
         await serving(runtime, door, gateway=options, page=page, listening=listening)
@@ -247,9 +247,12 @@ def print_address(
 
 def sessions_of(context: Context) -> Sessions:
     """The sessions of the page over the ledger of this folder."""
+    from pursuit.config.files import SESSIONS_FILE
     from pursuit.page import Sessions
 
-    return Sessions.beside(tokens_of(context))
+    tokens = tokens_of(context)
+    context.trust_credentials(tokens.path.with_name(SESSIONS_FILE))
+    return Sessions.beside(tokens)
 
 
 def page_over(sessions: Sessions) -> Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]]:
@@ -490,7 +493,9 @@ def tokens_of(context: Context) -> Tokens:
     """The tokens beside the ledger of this folder."""
     from pursuit.server.tokens import Tokens
 
-    return Tokens.beside(context.ledger_path())
+    tokens = Tokens.beside(context.ledger_path())
+    context.trust_credentials(tokens.path)
+    return tokens
 
 
 def _make_token(tokens: Tokens, name: str | None, **options: Any) -> tuple[str, str]:

@@ -151,10 +151,11 @@ def _user(word: str) -> int:
 
 
 def _workspaces(paths: list[Path]) -> list[Workspace]:
-    """What these paths start; of a folder its configuration, its ledger and its problem. Raises with all faults."""
+    """What these paths start; of a folder its configuration, its state and its problem. Raises with all faults."""
     from pursuit.config.configuration import JSON_NAME, TOML_NAME, load_configuration
+    from pursuit.config.files import SESSIONS_FILE, TOKENS_FILE
     from pursuit.config.mission_file import load_mission_file
-    from pursuit.config.trust import new_state, of_configuration, of_mission
+    from pursuit.config.trust import new_state, of_configuration, of_credentials, of_mission
     from pursuit.errors import Fault, ValidationFailed
     from pursuit.problems.catalogue import workspaces_of
     from pursuit.problems.manifest import MANIFEST
@@ -168,7 +169,8 @@ def _workspaces(paths: list[Path]) -> list[Workspace]:
         files = [folder / name for name in names if (folder / name).is_file()]
         if folder / TOML_NAME in files and given.is_dir():
             files = [one for one in files if one.name != JSON_NAME]  # it is part of the other
-        files += [ledger for ledger in [folder / ".pursuit" / "ledger.db"] if given.is_dir() and ledger.is_file()]
+        state = [folder / ".pursuit" / name for name in ("ledger.db", TOKENS_FILE, SESSIONS_FILE)]
+        files += [path for path in state if given.is_dir() and path.is_file()]
         if not files:
             faults.append(Fault(field="PATH", reason=f"there is nothing to trust at {given}"))
         for path in files:
@@ -178,6 +180,8 @@ def _workspaces(paths: list[Path]) -> list[Workspace]:
                     found += [] if own is None else [own]
                 elif path.name == MANIFEST:
                     found += workspaces_of(read_manifest(path))
+                elif path.name in (TOKENS_FILE, SESSIONS_FILE):
+                    found.append(of_credentials(path))
                 elif path.suffix != ".toml":
                     found.append(new_state(path))
                 else:

@@ -20,6 +20,9 @@ from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.opening import file_of, is_address
 
+TOKENS_FILE, SESSIONS_FILE = "tokens.json", "page.json"
+"""The files beside the ledger that say who is let in."""
+
 W = TypeVar("W", bound=str)
 
 

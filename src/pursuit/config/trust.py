@@ -35,6 +35,7 @@ TRUST_VARIABLE = "PURSUIT_TRUST"
 """With the value 1, everything is trusted and nothing is recorded: for CI."""
 LONGEST_LINE = 300
 CONTINUES = "continues the missions of this ledger, with the commands of their checks"
+ACCEPTS = "accepts the tokens and sign-ins in this file"
 
 _NOTES = {"unattended": "asks no permission", "in_place": "changes your own files"}
 
@@ -166,6 +167,12 @@ def new_state(ledger: Path) -> Workspace:
     return Workspace(path=ledger, starts={hashlib.sha256(CONTINUES.encode()).hexdigest(): CONTINUES})
 
 
+def of_credentials(path: Path) -> Workspace:
+    """Whom a file with tokens or sessions lets in; the one in the user's own data folder needs no question."""
+    key = hashlib.sha256(ACCEPTS.encode()).hexdigest()
+    return Workspace(path=path, starts={} if _is_users(path) else {key: ACCEPTS})
+
+
 def trusts_everything() -> bool:
     """Whether the environment says that everything here is trusted."""
     return os.environ.get(TRUST_VARIABLE) == "1"
@@ -260,10 +267,10 @@ def trust_path() -> Path:
     return home / inside / "pursuit" / "trust.json"
 
 
-def _is_users(ledger: Path) -> bool:
-    """Whether it is a ledger in the user's own data folder, which no folder of others brings."""
-    real = ledger.resolve()
-    return real == user_ledger().resolve() or databases_folder().resolve() in real.parents
+def _is_users(path: Path) -> bool:
+    """Whether it is a ledger in the user's own data folder, or beside it, which no folder of others brings."""
+    real = path.resolve()
+    return real.parent == user_ledger().resolve().parent or databases_folder().resolve() in real.parents
 
 
 @dataclass(slots=True)

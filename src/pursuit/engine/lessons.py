@@ -64,13 +64,13 @@ async def lessons_for(ledger: Ledger, mission_id: str, state: MissionState, most
 
 
 def _may_learn(state: MissionState, other: Mapping[str, Any]) -> bool:
-    """Whether a mission's owner may know of another mission: the operator of all, a client of its own and shared ones.
+    """Whether a mission's owner, and the driver, whose model may read the prompt, may both know of another mission.
 
-    Missions without an owner are the local user's, too.
+    The operator knows of all, a client of its own and shared ones, the local user also of those without an owner.
     """
-    owner = other.get("owner")
-    unowned = owner is None and state.owner is not None and state.owner.startswith("local:")
-    return state.owner in (None, owner) or unowned or "*" in other.get("share", ())
+    owner, driver = other.get("owner"), None if state.driver is None else state.driver.subject
+    clients = [one for one in (state.owner, driver) if one is not None and one != owner]
+    return "*" in other.get("share", ()) or all(owner is None and one.startswith("local:") for one in clients)
 
 
 def _about(state: MissionState) -> Iterable[str]:

@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 import httpx2
 import msgspec
 
+from pursuit.config.files import SESSIONS_FILE
 from pursuit.server.bind import PAGE_PATH
 from pursuit.server.tokens import Holder, PrivateFile, Tokens, fingerprint
 from pursuit.service.audit import Caller, local_subject, user_name
 
-FILE_NAME: Final = "page.json"
 CLIENT: Final = "page"
 """The program that speaks for the operator, as the audit names it."""
 CHALLENGE_HEADER: Final = "Pursuit-Challenge"
@@ -101,7 +101,7 @@ class Sessions:
     @classmethod
     def beside(cls, tokens: Tokens) -> Sessions:
         """The sessions that belong to these tokens."""
-        return cls(tokens.path.with_name(FILE_NAME), tokens)
+        return cls(tokens.path.with_name(SESSIONS_FILE), tokens)
 
     def served(self) -> str | None:
         """Where a live server serves the page of this ledger; None if none does."""

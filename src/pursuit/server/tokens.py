@@ -21,11 +21,11 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
+from pursuit.config.files import TOKENS_FILE
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
 from pursuit.upstream.fixed_patterns import TOKEN_NAME
 
-FILE_NAME: Final = "tokens.json"
 LOCAL_FILE: Final = "http.token"
 LOCAL_NAME: Final = "local"
 PAGE_NAME: Final = "page"
@@ -137,7 +137,7 @@ class Tokens:
     @classmethod
     def beside(cls, ledger: Path) -> Tokens:
         """The tokens that belong to a ledger."""
-        return cls(ledger.with_name(FILE_NAME))
+        return cls(ledger.with_name(TOKENS_FILE))
 
     def make(
         self,
