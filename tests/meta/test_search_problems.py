@@ -54,3 +54,16 @@ def test_a_target_of_the_objective_is_one_more_limit_until_it_is_reached(targete
         study.tell(Score(value, limits, met=False))
         best = min(best, value) if max(limits) <= 0 else best
     assert (best <= 0.9 * problem.best) is found
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_a_corner_that_alone_keeps_the_limits_is_searched_on_its_bounds(seed: int) -> None:
+    """Only a = b = 0 keeps two of the limits; a point that misses a bound by a hair exceeds them."""
+    space = Space({name: Parameter(low=low, high=10) for name, low in {"a": 0, "b": 0, "c": 2, "d": 2}.items()})
+    study, found = Study(space, sampler="auto", seed=seed, aimless=True, noise=False), False
+    for _ in range(40):
+        a, b, c, d = study.ask().values()
+        limits = ((c - 3) ** 2 + (d - 7) ** 2 - 0.1, a * c - b, b * d - a)
+        study.tell(Score(None, limits, met=False))
+        found = found or max(limits) <= 0
+    assert found

@@ -96,6 +96,10 @@ LEADERS = 30
 GAPS = (0.05, 0.005, 0.0005, 0.0, 0.0)
 """The least distance of the next point from every known point, in turns: far to explore, none to exploit."""
 
+EDGE = 1e-3
+"""While only limits count, what is nearer to a bound than this share of its range is put on the bound in each second
+trial. Limits are often just reached there, and a point that misses the bound by a hair exceeds them."""
+
 ROUNDS, PARENTS, CHILDREN, PERTURBED = 12, 30, 150, 100
 TAKEN = 1e3
 LOWEST = 5
@@ -463,6 +467,7 @@ class _Models:
         self._means = np.column_stack([limits, goal[chosen]])
         self._model = Interpolant(points[chosen], self._means, weights)
         self._gap = max(GAPS[number % len(GAPS)], 1e-9)
+        self._edged = seen.aimless and number % 2 == 0
         self._margin = 10 ** chance.uniform(-5, -1.5) if chance.random() < 0.7 else 0.0
         self._measured = points[chosen]
         self._counts = np.ones(len(chosen)) if counts is None else counts[chosen]
@@ -487,14 +492,22 @@ class _Models:
         anywhere = chance.random((100, width))
         if self._like is not None:
             anywhere[:, len(self._space.ranges) :] = self._like[len(self._space.ranges) :]
-        pool = self._space.snap(np.vstack([anywhere, self._perturbed(starts, -3.0, -0.5)]))
+        pool = self._placed(np.vstack([anywhere, self._perturbed(starts, -3.0, -0.5)]))
         for _ in range(ROUNDS):
             parents = pool[self._ranked(pool)[:PARENTS]]
             a, b, c = chance.integers(0, len(parents), (3, CHILDREN))
             children = parents[a] + chance.uniform(0.2, 0.9, (CHILDREN, 1)) * (parents[b] - parents[c])
             perturbed = self._perturbed(parents[chance.integers(0, min(10, len(parents)), PERTURBED)], -4.5, -1.0)
-            pool = np.vstack([parents, self._space.snap(np.vstack([children, perturbed]))])
+            pool = np.vstack([parents, self._placed(np.vstack([children, perturbed]))])
         return self.best_of(pool)
+
+    def _placed(self, rows: Rows) -> Rows:
+        """The nearest points that exist, and in some trials those on a bound for those next to it."""
+        if self._edged:
+            unit = rows[:, : len(self._space.ranges)]
+            unit[unit < EDGE] = 0.0
+            unit[unit > 1 - EDGE] = 1.0
+        return self._space.snap(rows)
 
     def _perturbed(self, rows: Rows, least: float, most: float) -> Rows:
         """The rows moved a little, in steps of many sizes, over the grid and to other choices."""
