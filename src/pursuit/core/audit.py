@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
@@ -118,9 +119,14 @@ def _masked_text(value: str) -> str:
     return value if shown == found else json.dumps(shown, ensure_ascii=False)
 
 
+@lru_cache(maxsize=1024)
+def _names_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None
+
+
 def _is_secret(name: str, item: Any) -> bool:
     """Whether a value is a secret by its name; a number of `tokens`, such as `max_tokens`, is a count."""
-    if item is None or _SECRET.search(name) is None:
+    if item is None or not _names_secret(name):
         return False
     return not (isinstance(item, NUMBER) and name.lower().endswith("tokens"))
 

@@ -144,8 +144,8 @@ def _proposer_failures(state: MissionState) -> tuple[int, str | None]:
 
 def _same_calls(state: MissionState, iteration: Iteration) -> bool:
     """Whether this iteration and the two before it made equal sequences of calls."""
-    before = list(state.sequences)[-2:]
-    return len(before) == 2 and set(before) == {iteration.sequence()}
+    known = state.sequences
+    return len(known) > 1 and known[-1] == known[-2] == iteration.sequence()
 
 
 def _new_error(state: MissionState, iteration: Iteration) -> str | None:

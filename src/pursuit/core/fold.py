@@ -121,9 +121,8 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         if call.tool == NOTE:
             state.notes = [*state.notes, str(call.args.get("text", ""))][-MOST_NOTES:]
     if event.outcome in ANSWERED:
-        why = "reported no value" if event.outcome == "ok" else f"{event.outcome}"
-        place = (state.current_index, call.order)
-        state.series.reported(Gap(place, call.tool, call.call_id, why))
+        why = "reported no value" if event.outcome == "ok" else event.outcome
+        state.series.reported(Gap((call.iteration, call.order), call.tool, call.call_id, why))
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
@@ -181,7 +180,8 @@ def _learn(
         _near(state, name, point)
     if state.open is not None and (named := {name: found[name] for name in state.best_points.names if name in found}):
         state.open.measured[call_id] = named
-        _confirm(state, named, Point(iteration, order, 0.0, tool, call_id))
+        if state.confirms or state.best_points.has_retests(tool):
+            _confirm(state, named, Point(iteration, order, 0.0, tool, call_id))
     for event in events:
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
 
@@ -197,8 +197,6 @@ def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
     """Counts the values of thresholds that fresh measurements decide."""
     points = state.best_points
     retested = points.has_retests(at.tool)
-    if not retested and not any(one.confirm for one in state.thresholds):
-        return
     reported = [one for one in state.thresholds if one.metric in metrics and source_matches(one.source, at.tool)]
     wanted = [one for one in reported if one.confirm or (retested and one.required)]
     call = state.call(at.call_id)
@@ -258,6 +256,7 @@ def _created(event: MissionCreated) -> MissionState:
         tools=tuple(event.tools),
         thresholds=thresholds,
         aims=tuple(one for one in thresholds if one.required) or thresholds,
+        confirms=any(one.confirm for one in thresholds),
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
         parameters=event.parameters,

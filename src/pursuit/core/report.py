@@ -154,9 +154,8 @@ def iso(moment: float | None) -> str | None:
     """A moment in ISO 8601, to the millisecond."""
     if moment is None:
         return None
-    rest, whole = math.modf(moment)
-    seconds, microseconds = divmod(round(rest * 1e6), 1_000_000)
-    return f"{_second(int(whole) + seconds)}.{str(1000 + microseconds // 1000)[1:]}+00:00"
+    seconds, milliseconds = divmod(round(moment * 1e6) // 1000, 1000)
+    return f"{_second(seconds)}.{str(1000 + milliseconds)[1:]}+00:00"
 
 
 @lru_cache(maxsize=1024)

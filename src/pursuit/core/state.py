@@ -243,6 +243,8 @@ class MissionState:
     thresholds: tuple[MetricThreshold, ...] = ()
     aims: tuple[MetricThreshold, ...] = ()
     """The thresholds that progress is about: the required ones, if there are any."""
+    confirms: bool = False
+    """Whether a threshold asks for fresh measurements."""
     asks: bool = False
     """Whether some criteria need the sandbox or a call: predicates and checks."""
     stagnation: int | None = None
