@@ -20,6 +20,7 @@ AUDIT = "audit"
 """The stream of the audit, and its kind."""
 REDACTED = "[redacted]"
 LONGEST_TEXT = 500
+LONGEST_NAME = 100
 MOST_ITEMS = 50
 DEEPEST = 6
 NUMBER = (int, float)
@@ -119,14 +120,18 @@ def _masked_text(value: str) -> str:
     return value if shown == found else json.dumps(shown, ensure_ascii=False)
 
 
-@lru_cache(maxsize=1024)
 def _names_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
+_names_secret_short = lru_cache(maxsize=1024)(_names_secret)
+"""For names that are short enough to be remembered; what a client sends has names of any length."""
+
+
 def _is_secret(name: str, item: Any) -> bool:
     """Whether a value is a secret by its name; a number of `tokens`, such as `max_tokens`, is a count."""
-    if item is None or not _names_secret(name):
+    named = _names_secret_short if len(name) <= LONGEST_NAME else _names_secret
+    if item is None or not named(name):
         return False
     return not (isinstance(item, NUMBER) and name.lower().endswith("tokens"))
 
