@@ -18,8 +18,8 @@ from pathlib import Path
 import anyio
 from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 
-from pursuit.agents.workspace import Workspace
 from pursuit.core.mission import Workspace as Settings
+from pursuit.proposers.agent.workspace import AgentWorkspace
 
 SIZES = (50,) if SMOKE else (1_000, 50_000)
 ROUNDS = sized(7, 1)
@@ -64,7 +64,7 @@ def floor_seconds(tree: Path, before: str, files: int, mark: str) -> tuple[float
     return time.perf_counter() - began, after
 
 
-async def ours_seconds(workspace: Workspace, files: int, number: int) -> float:
+async def ours_seconds(workspace: AgentWorkspace, files: int, number: int) -> float:
     began = time.perf_counter()
     before = await workspace.before(number)
     spent = time.perf_counter() - began
@@ -79,7 +79,7 @@ async def measured(files: int) -> float:
         top = Path(name) / "repo"
         top.mkdir()
         repository(top, files)
-        workspace = Workspace(Settings(path=str(top), protect=["tests/**"]), "bench", Path(name) / "ws")
+        workspace = AgentWorkspace(Settings(path=str(top), protect=["tests/**"]), "bench", Path(name) / "ws")
         await workspace.prepare()
         plain = Path(name) / "floor" / "tree"
         git(top, "worktree", "add", "--quiet", "--detach", str(plain))

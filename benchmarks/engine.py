@@ -26,10 +26,9 @@ from langgraph_peer import langgraph_peer
 from ledger_floor import PAIRS, floor_pair_seconds, open_floor
 from mcp.server import Server
 
-from pursuit import Budget, Mission, Runtime, metric
+from pursuit import Budget, Mission, RepeatProposer, Runtime, metric
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallSettled, encode
-from pursuit.core.mission import RepeatProposer
 from pursuit.core.state import MissionState
 from pursuit.ledger.contract import Draft, Ledger
 from pursuit.ledger.sqlite import SqliteLedger

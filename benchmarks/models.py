@@ -48,8 +48,7 @@ from pursuit.config.configuration import Configuration  # noqa: E402
 from pursuit.core.events import ModelAnswer, WantedCall  # noqa: E402
 from pursuit.core.state import MissionState  # noqa: E402
 from pursuit.engine.driver import Driver  # noqa: E402
-from pursuit.proposers.choice import Choice  # noqa: E402
-from pursuit.proposers.language import Terms  # noqa: E402
+from pursuit.proposers.language import ModelAccess, Terms  # noqa: E402
 
 SHAPES = ("openai-chat",) if SMOKE else tuple(MODELS)
 FROM = sized(10, 4)
@@ -236,8 +235,8 @@ class Timed:
 
     @classmethod
     async def begin(cls, runtime: Runtime, model: Instant) -> Timed:
-        choice = Choice(models=model)
-        driver = replace(runtime.service.driver, proposer_for=choice, ready=choice.ready)
+        place = replace(runtime.service.driver.place, access=ModelAccess(models=model))
+        driver = replace(runtime.service.driver, place=place)
         service = replace(runtime.service, driver=driver, models=model)
         started = await service.start(coding_mission({"kind": "model", "model": model.name}))
         return cls(model=model, driver=driver, mission_id=started.session_id)

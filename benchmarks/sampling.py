@@ -28,10 +28,10 @@ import optuna
 from constrained import PROBLEMS
 from figures import SMOKE, Figure
 
-from pursuit.core.search import Parameter
-from pursuit.proposers.objective import Score
-from pursuit.proposers.samplers import Study
-from pursuit.proposers.space import Space
+from pursuit.proposers.search.objective import Score
+from pursuit.proposers.search.samplers import Study
+from pursuit.proposers.search.settings import Parameter
+from pursuit.proposers.search.space import Space
 
 BEFORE = Path(__file__).with_name("search_before.json")
 """The runs of the sampler before noise and choices were looked at (commit cf94037), on the same seeds."""

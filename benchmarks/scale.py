@@ -29,9 +29,8 @@ from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from ledger_floor import INTENT, PAIRS, SETTLED
 from postgres_peers import postgres_peer
 
-from pursuit import Budget, Mission, Runtime, __version__, metric
+from pursuit import Budget, ClientProposer, Mission, Runtime, __version__, metric
 from pursuit.config.configuration import Configuration
-from pursuit.core.mission import ClientProposer
 from pursuit.demo.local_postgres import LocalPostgres
 from pursuit.ledger.opening import file_of
 from pursuit.ledger.postgres import PostgresLedger

@@ -25,8 +25,8 @@ from sampling import INSTANCES, against_before, against_peers, bbob_tasks, choic
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, tool
 from pursuit.config.configuration import Configuration
-from pursuit.core.search import Parameter
-from pursuit.proposers.space import Space
+from pursuit.proposers.search.settings import Parameter
+from pursuit.proposers.search.space import Space
 
 FIRST, COUNT = 11, sized(10, 1)  # no test has these seeds; what was tuned was tuned on 100 and above
 

@@ -19,9 +19,8 @@ import anyio
 import psutil
 from figures import Figure, finish, sized
 
-from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric
+from pursuit import Budget, ClientProposer, Mission, Proposal, Runtime, ToolCall, metric
 from pursuit.config.configuration import Configuration
-from pursuit.core.mission import ClientProposer
 
 MISSIONS = sized(1_000, 3)
 ITERATIONS = sized(20, 2)

@@ -10,8 +10,7 @@ import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
-from pursuit import Budget, Mission, Runtime, metric, predicate, succeeded
-from pursuit.core.mission import ScriptProposer
+from pursuit import Budget, Mission, Runtime, ScriptProposer, metric, predicate, succeeded
 
 server = MCPServer("tank")
 level = 20.0

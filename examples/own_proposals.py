@@ -8,8 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric, tool
-from pursuit.core.mission import ClientProposer
+from pursuit import Budget, ClientProposer, Mission, Proposal, Runtime, ToolCall, metric, tool
 
 
 @tool(read_only=True)

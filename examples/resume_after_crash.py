@@ -8,8 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from pursuit import Budget, Mission, Report, Runtime, event
-from pursuit.core.mission import ScriptProposer
+from pursuit import Budget, Mission, Report, Runtime, ScriptProposer, event
 
 DEADLY = 5  # a step that hangs: it ends with the process
 SCRIPT = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, tool
-from pursuit.core.search import Parameter
+from pursuit.proposers.search.settings import Parameter
 
 
 @tool(read_only=True)  # so several may run at once, and one that a crash cut off is sent again

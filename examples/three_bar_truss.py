@@ -9,8 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from pursuit import Budget, Mission, Runtime, metric, tool
-from pursuit.core.mission import ScriptProposer
+from pursuit import Budget, Mission, Runtime, ScriptProposer, metric, tool
 
 
 @tool(read_only=True)  # so several may run at once, and one that a crash cut off is sent again

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from pursuit import Budget, Mission, Pace, Runtime, event, tool
-from pursuit.core.mission import RepeatProposer
+from pursuit import Budget, Mission, Pace, RepeatProposer, Runtime, event, tool
 
 polls = 0
 

@@ -75,3 +75,4 @@ def quick_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 from postgres_server import new_database, postgres_servers  # noqa: E402, F401 - it lies in a folder that was just made known
+from verified_ledgers import _shared_ledgers_verify, tmp_path  # noqa: E402, F401

@@ -20,36 +20,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pursuit.core.caps import Budget
     from pursuit.core.criteria import check, event, metric, predicate, succeeded
-    from pursuit.core.mission import (
-        Budget,
-        ClientProposer,
-        Fleet,
-        Mission,
-        Pace,
-        Proposal,
-        RepeatProposer,
-        ReplayProposer,
-        ScriptProposer,
-        ToolCall,
-    )
-    from pursuit.core.search import SearchProposer
+    from pursuit.core.mission import Fleet, Mission, Pace, Proposal, ToolCall
+    from pursuit.demo.mission_templates import scaffold
     from pursuit.errors import PursuitError, ValidationFailed
-    from pursuit.runtime import Report, Runtime, scaffold
+    from pursuit.proposers.client import ClientProposer
+    from pursuit.proposers.python import PythonProposer
+    from pursuit.proposers.repeat import RepeatProposer
+    from pursuit.proposers.replay import ReplayProposer
+    from pursuit.proposers.script import ScriptProposer
+    from pursuit.proposers.search.settings import SearchProposer
+    from pursuit.proposers.view import View, call, done, nothing, script, wait
+    from pursuit.runtime import Report, Runtime, run
     from pursuit.server.problems.api import Problem
     from pursuit.upstream.functions import tool
 
 __version__ = "0.1.0"
 
 _MODULES = {
+    "pursuit.core.caps": ("Budget",),
     "pursuit.core.criteria": ("check", "event", "metric", "predicate", "succeeded"),
-    "pursuit.core.mission": (
-        "Budget", "ClientProposer", "Fleet", "Mission", "Pace", "Proposal", "RepeatProposer", "ReplayProposer",
-        "ScriptProposer", "ToolCall",
-    ),
-    "pursuit.core.search": ("SearchProposer",),
+    "pursuit.core.mission": ("Fleet", "Mission", "Pace", "Proposal", "ToolCall"),
+    "pursuit.proposers.client": ("ClientProposer",),
+    "pursuit.proposers.python": ("PythonProposer",),
+    "pursuit.proposers.repeat": ("RepeatProposer",),
+    "pursuit.proposers.replay": ("ReplayProposer",),
+    "pursuit.proposers.script": ("ScriptProposer",),
+    "pursuit.proposers.search.settings": ("SearchProposer",),
+    "pursuit.demo.mission_templates": ("scaffold",),
     "pursuit.errors": ("PursuitError", "ValidationFailed"),
-    "pursuit.runtime": ("Report", "Runtime", "scaffold"),
+    "pursuit.proposers.view": ("View", "call", "done", "nothing", "script", "wait"),
+    "pursuit.runtime": ("Report", "Runtime", "run"),
     "pursuit.server.problems.api": ("Problem",),
     "pursuit.upstream.functions": ("tool",),
 }  # fmt: skip
@@ -63,6 +65,7 @@ __all__ = [
     "Problem",
     "Proposal",
     "PursuitError",
+    "PythonProposer",
     "RepeatProposer",
     "ReplayProposer",
     "Report",
@@ -71,13 +74,20 @@ __all__ = [
     "SearchProposer",
     "ToolCall",
     "ValidationFailed",
+    "View",
+    "call",
     "check",
+    "done",
     "event",
     "metric",
+    "nothing",
     "predicate",
+    "run",
     "scaffold",
+    "script",
     "succeeded",
     "tool",
+    "wait",
 ]
 
 

@@ -27,6 +27,7 @@
       AlreadySubmitted           already_submitted: an attempt has one submission; carries its receipt
       BudgetExhausted            budget_exhausted: a budget of a problem is spent; carries its name
       ModelUnavailable           model_unavailable: a language model is unknown, or its key is missing
+      ProposerNotHere            proposer_not_here: the mission's proposer is code that this process was not given
       ExtraMissing               extra_missing: an optional dependency is not installed
 
 A tool that fails raises none of these: its failure is an outcome, a value in the ledger.
@@ -34,6 +35,9 @@ A tool that fails raises none of these: its failure is an outcome, a value in th
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -268,6 +272,13 @@ class BudgetExhausted(PursuitError):
     exit_code = 3
 
 
+class ProposerNotHere(PursuitError):
+    """The proposer of a mission is Python code that this process was not given."""
+
+    code = "proposer_not_here"
+    exit_code = 2
+
+
 class ModelUnavailable(PursuitError):
     """A language model cannot be asked from here."""
 
@@ -280,6 +291,40 @@ class ExtraMissing(PursuitError):
 
     code = "extra_missing"
     exit_code = 2
+
+
+ADVICE = frozenset({
+    "pursuit agents", "pursuit approvals", "pursuit approvals show {}", "pursuit approve {}", "pursuit extend {} {} -1",
+    "pursuit init", "pursuit init --template {}", "pursuit install --help", "pursuit install claude-code --dry-run",
+    "pursuit iterate {}",
+    "pursuit list", "pursuit migrate up", "pursuit migrate up --role {}", "pursuit page", "pursuit problem compare {}",
+    "pursuit problem list", "pursuit problem serve {}", "pursuit problem show {}", "pursuit resume {}",
+    "pursuit run {}", "pursuit scaffold {}", "pursuit serve", "pursuit task list",
+    "pursuit task run {}", "pursuit task run -- {}", "pursuit token",
+    "pursuit token --operator", "pursuit token new --may approve-own", "pursuit tools", "pursuit tools diff",
+    "pursuit tools pin", "pursuit trust --owner {}", "pursuit verify", "pursuit worker",
+    "pursuit workspace diff last",
+    "allow_parent_paths = true", '`parallel_safe = true` in `[commands."{}"]`',
+    "`\"{}\" = '{}=({})'` in `[commands.\"{}\".metrics]`", "`unbounded = true` in `[limits]`",
+    '`mode = "ask"` in `[policy]`', '`{{ tool = "{}", decision = "allow" }}` in `rules` of `[policy]`',
+    '`enabled = true` in `[servers."{}"]`', '`trust_annotations = true` in `[servers."{}"]`',
+    '`parallel_safe = true` in `[servers."{}".tools."{}"]`', '`read_only = true` in `[servers."{}".tools."{}"]`',
+    "`tasks_at_once = {}` in `[settings]`", "`tasks_each = {}` in `[settings]`", 'client_models = ["{}"]',
+    '`clients = ["{}"]` in `[proposers]`', '`callables = ["{}"]` in `[proposers]`',
+    '`"{}" = {{ input = {}, output = {} }}` in `[prices]`', 'schedule."{}" = {{ cron = "{}", mission = "{}" }}',
+})  # fmt: skip
+"""Commands, and configuration to add, that printed text names. `tests/surface/test_advice.py` follows each of them."""
+_BARE = re.compile(r'(?<=\.)"([A-Za-z0-9_-]+)"|"([A-Za-z0-9_-]+)"(?= =)')
+
+
+def advice(row: str, *values: object) -> str:
+    """A row of `ADVICE` with these values, quoted as a shell or TOML needs them; KeyError without such a row."""
+    if row not in ADVICE:
+        raise KeyError(row)
+    if row.startswith("pursuit "):
+        return row.format(*(shlex.quote(str(one)) for one in values))
+    quoted = row.format(*(json.dumps(str(one), ensure_ascii=False)[1:-1] for one in values))
+    return _BARE.sub(r"\1\2", quoted)
 
 
 # Error codes of JSON-RPC 2.0, section 5.1.

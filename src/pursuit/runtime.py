@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import msgspec
 
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import (
@@ -22,8 +27,9 @@ from pursuit.config.configuration import (
 from pursuit.config.files import live_folder, locate_state, workspaces_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
-from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
+from pursuit.config.trust import of_configuration, of_mission, of_servers, own_files, require_trusted
 from pursuit.core.mission import FLEET, Mission
+from pursuit.core.report import Trial
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
@@ -34,9 +40,9 @@ from pursuit.ledger.contract import LEASE_SECONDS, Ledger
 from pursuit.ledger.opening import open_ledger, open_placement
 from pursuit.ledger.placement import CHECK, Placement
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
-from pursuit.proposers.choice import Choice
-from pursuit.proposers.language import ROOM, LanguageModel, Price
-from pursuit.proposers.provider import Providers, Retries
+from pursuit.proposers.contract import DrivingPlace
+from pursuit.proposers.language import ROOM, ModelAccess, Price
+from pursuit.proposers.model.provider import Providers, Retries
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
@@ -46,16 +52,15 @@ from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks, mission_of
 from pursuit.service.toolbox import Planner, Toolbox
 from pursuit.service.tracking import open_tracking
-from pursuit.tasks.calls import TaskCalls
+from pursuit.tasks.calls import HostedCalls
 from pursuit.tasks.host import MACHINE_WAIT
-from pursuit.tasks.limits import DAY, Limits
+from pursuit.tasks.limits import DAY, TaskLimits
 from pursuit.tasks.store import TaskStore
 from pursuit.upstream.host import ToolHost
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.pool import Pool, Reloaded
 
 if TYPE_CHECKING:
-    from pursuit.drafting import Draft
     from pursuit.service.background import BackgroundRuns
     from pursuit.service.doctor import Finding
     from pursuit.service.fleet import Children
@@ -64,14 +69,16 @@ if TYPE_CHECKING:
     from pursuit.service.worker import Worker
 
 MEGABYTE = 1024 * 1024
+OWN_TOOLS = "python"
+"""The server of the functions that a program hands in as `tools`."""
 OWN_FILES = "problems"
 """The folder beside the ledger with the mission files of attempts."""
 
 # The `[settings]` of a configuration for each part; a setting that is not given is the part's own default.
 
 
-def choice_of(configuration: Configuration) -> Choice:
-    """The proposers, with the operator's prices and limits."""
+def model_access(configuration: Configuration) -> ModelAccess:
+    """The language models, with the operator's prices and limits."""
     prices = {
         name: Price(input=read, output=written, cached=cached[0] if cached else None)
         for name, (read, written, *cached) in configuration.prices.items()
@@ -79,7 +86,7 @@ def choice_of(configuration: Configuration) -> Choice:
     room = int(configuration.settings.get("tools_bytes", ROOM))
     stall = configuration.settings.get("model_stall")
     retries = Retries() if stall is None else Retries(stall=stall)
-    return Choice(models=Providers(prices=prices, retries=retries), tools_bytes=room)
+    return ModelAccess(models=Providers(prices=prices, retries=retries), tools_bytes=room)
 
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -106,10 +113,10 @@ def engine_settings(settings: Mapping[str, float]) -> Settings:
     return Settings(**given)
 
 
-def task_limits(settings: Mapping[str, float], of_clients: ClientLimits | None = None) -> Limits:
+def task_limits(settings: Mapping[str, float], of_clients: ClientLimits | None = None) -> TaskLimits:
     """How many tasks may exist, and for how long."""
-    defaults = Limits()
-    return Limits(
+    defaults = TaskLimits()
+    return TaskLimits(
         concurrent=int(settings.get("tasks_at_once", defaults.concurrent)),
         concurrent_each=int(settings.get("tasks_each", defaults.concurrent_each)),
         longest=settings.get("task_ttl_max", defaults.longest),
@@ -157,13 +164,13 @@ class Report:
         return row if row is not None and row["feasible"] else None
 
     def trials(self) -> Any:
-        """The calls with arguments and metrics, one row for each: a pandas DataFrame, or a list of dicts.
+        """The calls with arguments and metrics, one row for each: a pandas DataFrame, or else a list of dicts.
 
-        At most the newest 10,000; `pursuit report ID -o trials.csv` writes all.
+        The columns are the same. At most the newest 10,000; `pursuit report ID -o trials.csv` writes all.
         """
         from pursuit.reports.trials import as_frame  # noqa: PLC0415 - pandas loads only when needed
 
-        return as_frame(self.data.get("trials", ()))
+        return as_frame(msgspec.convert(self.data.get("trials", []), list[Trial]))
 
     def __repr__(self) -> str:
         best = self.best
@@ -193,7 +200,8 @@ class Runtime:
     """Everything that is needed to pursue missions, opened together and closed together.
 
     `servers` are upstreams that live in this process: MCP server objects of the SDK, or plain Python functions
-    (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. The audit names
+    (`{"beam": [evaluate, certify]}`); `tools` are functions of a server `python`, and the tools of a mission that names
+    none. Configured servers come from `pursuit.toml` or `mcp.json`. The audit names
     `caller` for what this runtime is asked to do. `mode` (auto, ask or never) overrides the configuration's. With
     `only`, this mission and its children are the only missions; any other is unknown.
 
@@ -207,6 +215,7 @@ class Runtime:
         state: Path | str | None = None,
         config: Path | str | Configuration | None = None,
         servers: Mapping[str, Any] | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
         caller: Caller = OPERATOR,
         mode: Mode | None = None,
         only: str | None = None,
@@ -214,7 +223,8 @@ class Runtime:
         self.only = only
         self._state = state
         self._config = config
-        self._servers = dict(servers or {})
+        self._path: Path | None = None
+        self._servers = {**({OWN_TOOLS: list(tools)} if tools else {}), **(servers or {})}
         self._caller = caller
         self._mode: Mode | None = None if mode is None else parse_mode(mode)
         self._stack = AsyncExitStack()
@@ -233,6 +243,8 @@ class Runtime:
         """The language model that proposes if a client names no proposer."""
         self.notifier: Notifier | None = None
         """What tells the operator, if the configuration says so."""
+        self.serves_http = False
+        """Whether its clients come over HTTP; the stdio servers that it starts are told."""
         self.runs: BackgroundRuns | None = None
         """What drives missions in the background, in a process that serves missions."""
 
@@ -246,8 +258,10 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
+        self._path = configuration.path
         async with AsyncExitStack() as stack:
-            self.state_path = locate_state(self._state, configuration.path)
+            given = self._state
+            self.state_path = given if isinstance(given, Path) else locate_state(given, configuration.path)
             self.model = configuration.model
             self._schedules = configuration.schedules
             self._settings = configuration.settings
@@ -286,12 +300,13 @@ class Runtime:
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network, pins=pins)
             )
-            self._later = TaskCalls(self.tasks.host, self._upstream, self.tasks.tail)
+            self._pool.serves_http = self.serves_http
+            self._later = HostedCalls(self.tasks.host, self._upstream, self.tasks.tail)
             self.tasks.resume["call"] = self._later.resume
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
-            choice = choice_of(configuration)
-            stack.push_async_callback(choice.models.aclose)
+            access = model_access(configuration)
+            stack.push_async_callback(access.models.aclose)
             tracking = open_tracking(configuration.tracking)
             if tracking is not None:
                 stack.push_async_callback(tracking.aclose)
@@ -301,12 +316,17 @@ class Runtime:
                 source=host,
                 sandbox=sandbox,
                 clock=clock,
-                proposer_for=choice,
-                ready=choice.ready,
+                place=DrivingPlace(
+                    access=access,
+                    workspaces=workspaces_folder(self.state_path),
+                    surroundings=configuration.surroundings,
+                    callables=set(configuration.callables),
+                    client_kinds=configuration.client_kinds,
+                ),
+                task_ended=self.tasks.ended_at,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
                 surroundings=configuration.surroundings,
-                workspaces=workspaces_folder(self.state_path),
                 live=live_folder(self.state_path),
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
@@ -319,7 +339,7 @@ class Runtime:
                 pool=self._pool,
                 clock=clock,
                 checks=configuration.checks,
-                models=choice.models,
+                models=access.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
                 may_force_complete=configuration.may_force_complete,
                 channels=configuration.channels,
@@ -345,6 +365,8 @@ class Runtime:
 
     async def pursue(self, mission: Mission, *, observer: Observer | None = None) -> Report:
         """Runs a mission until it ends or waits, and reports."""
+        if mission.names_no_tools and OWN_TOOLS in self._servers:
+            mission = mission.model_copy(update={"tool_allowlist": [f"{OWN_TOOLS}.*"]})
         started = await self.service.start(mission, mode=self._mode)
         return await self.resume(started.session_id, observer=observer)
 
@@ -365,15 +387,17 @@ class Runtime:
         session_id: str | None = None,
         caller: Caller | None = None,
         for_workers: bool = False,
+        trusted: bool = False,
     ) -> Started:
         """Starts the mission of a file, with the servers that the file brings, under this id or a new one.
 
-        `for_workers` is that of `Service.start`.
+        `for_workers` is that of `Service.start`. With `trusted` the caller has checked what the file starts.
         """
-        if not self._is_own_file(file.path):
+        if not trusted:
             require_trusted([of_mission(file)])
-        self._add_servers(file.path, file.servers)
-        path = file.path if file.servers else None
+        self._use_file(file)
+        needed = file.servers or file.mission.proposer.FROM_FILE
+        path = file.path if needed else None
         # A mission with a chosen id was written for one attempt or one due time: its file starts no second one.
         origin = file.path if session_id is None else None
         return await self.service.start(
@@ -401,8 +425,12 @@ class Runtime:
     async def use_servers_of(self, mission_id: str) -> None:
         """Adds the servers of the mission's own file, so that it can continue in this process."""
         state = await self.service.state(mission_id)
-        if state.file is not None:
-            path = Path(state.file)
+        path = None if state.file is None else Path(state.file)
+        if path is not None and state.mission.proposer.FROM_FILE and await anyio.Path(path).is_file():
+            file = load_mission_file(path)
+            require_trusted([of_mission(file)])
+            self._use_file(file)
+        elif path is not None:
             servers = servers_in(path)
             if not self._is_own_file(path):
                 require_trusted([of_servers(path, servers)])
@@ -414,7 +442,7 @@ class Runtime:
         Raises `ValidationFailed`, and then nothing has changed. `check` gets the names of the servers that there will
         be, and may raise, too. The toolbox uses the new policy at once; a running mission keeps its own.
         """
-        configuration = self._configuration()
+        configuration = Configuration() if self._path is None else _trusted_configuration(self._path)
         configured = self._not_in_process(configuration)
         kept = {name: server for name, server in self._from_files.items() if name not in configured}
         if check is not None:
@@ -429,6 +457,12 @@ class Runtime:
         if (call := mission_of(task)) is not None:
             with suppress(PursuitError):  # a worker that looks for such missions finds it
                 await self.service.wake(call[0])
+
+    def _use_file(self, file: MissionFile) -> None:
+        """Takes over what a trusted mission file brings: servers, and Python code that proposes."""
+        self._add_servers(file.path, file.servers)
+        if file.mission.proposer.FROM_FILE:
+            self.service.driver.place.callables.update(one.words[0] for one in file.mission.proposer.starts())
 
     def _is_own_file(self, path: Path) -> bool:
         """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""
@@ -459,7 +493,8 @@ class Runtime:
     def _policy(self, configuration: Configuration) -> OperatorPolicy:
         """The configured policy in the mode of this runtime; it trusts the servers that the program passed in."""
         policy = configuration.policy
-        return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers))
+        protected = own_files(configuration, self.state_path)
+        return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers), protected=protected)
 
     def _upstream(self, name: str) -> Upstream:
         """The server of that name; the one that starts children is not in the pool."""
@@ -522,10 +557,14 @@ class Runtime:
         path = Path(self._config) if self._config is not None else find_configuration(Path.cwd())
         if path is None:
             return Configuration()
-        configuration = load_configuration(path)
-        workspace = of_configuration(configuration)
-        require_trusted([] if workspace is None else [workspace])
-        return configuration
+        return _trusted_configuration(path)
+
+
+def _trusted_configuration(path: Path) -> Configuration:
+    configuration = load_configuration(path)
+    workspace = of_configuration(configuration)
+    require_trusted([] if workspace is None else [workspace])
+    return configuration
 
 
 async def _scoped(ledger: Ledger, mission_id: str) -> Ledger:
@@ -540,61 +579,68 @@ async def _scoped(ledger: Ledger, mission_id: str) -> Ledger:
 
 @asynccontextmanager
 async def open_toolbox(
-    configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
+    configuration: Configuration,
+    state: Path,
+    *,
+    mode: Mode | None = None,
+    servers: Mapping[str, ServerConfig] | None = None,
 ) -> AsyncGenerator[Toolbox]:
-    """The tools of the configured servers and of `servers`, without a ledger."""
+    """The tools of the configured servers and of `servers`; the ledger at `state` is not opened."""
     everything = {**(servers or {}), **configuration.servers}  # the operator's server wins
     commands = {COMMANDS_SERVER: CommandUpstream(configuration.commands)} if configuration.commands else {}
     async with Pool(everything, commands, network=configuration.policy.network) as pool:
-        policy = replace(configuration.policy, mode=mode or configuration.policy.mode)
+        protected = own_files(configuration, state)
+        policy = replace(configuration.policy, mode=mode or configuration.policy.mode, protected=protected)
         yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))
 
 
 @asynccontextmanager
 async def open_planner(
-    configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
+    configuration: Configuration,
+    state: Path,
+    *,
+    mode: Mode | None = None,
+    servers: Mapping[str, ServerConfig] | None = None,
 ) -> AsyncGenerator[Planner]:
-    """A planner, which shows the first proposal of a mission, without a ledger."""
-    choice = choice_of(configuration)
+    """A planner, which shows the first proposal of a mission; the ledger at `state` is not opened."""
+    access = model_access(configuration)
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(choice.models.aclose)
-        toolbox = await stack.enter_async_context(open_toolbox(configuration, mode=mode, servers=servers))
+        stack.push_async_callback(access.models.aclose)
+        toolbox = await stack.enter_async_context(open_toolbox(configuration, state, mode=mode, servers=servers))
         yield Planner(
             host=toolbox.host,
             checks=configuration.checks,
-            models=choice.models,
-            proposer_for=choice,
+            access=access,
             model_timeout=engine_settings(configuration.settings).model_timeout,
         )
 
 
-async def scaffold(
-    directive: str,
+def run(
+    mission: Mission,
     *,
-    template: str | None = None,
-    model: str | LanguageModel | None = None,
-    configuration: Configuration | None = None,
-) -> Draft:
-    """Drafts a mission for a directive, from a template or by a language model; nothing is started.
+    tools: Sequence[Callable[..., Any]] = (),
+    servers: Mapping[str, Any] | None = None,
+    state: Path | str | None = None,
+    config: Path | str | Configuration | None = None,
+) -> Report:
+    """Runs a mission until it ends or waits, and reports: the short form of `Runtime.pursue`.
 
-    `model` is `provider:name`, or anything that answers like one. Raises `ValidationFailed` if nothing can be drafted.
+    `tools` are Python functions, and the tools of a mission that names none. The ledger is that of the nearest project,
+    or a new one in `.pursuit`. A configuration is read only if it is given. Where an event loop runs in this thread,
+    the mission runs in a second one, and the call blocks all the same.
     """
-    from pursuit.drafting import draft_by_model, draft_by_template  # noqa: PLC0415 - only for this
 
-    if model is None:
-        return draft_by_template(directive, template)
-    if template is not None:
-        raise ValidationFailed([Fault(field="template", reason="goes without a model; give one of the two")])
-    configuration = configuration or Configuration()
-    timeout = engine_settings(configuration.settings).model_timeout
-    if not isinstance(model, str):
-        return await draft_by_model(directive, model, timeout=timeout)
-    models = choice_of(configuration).models
+    async def main() -> Report:
+        own = Configuration() if config is None else config
+        async with Runtime(state=state, config=own, servers=servers, tools=tools) as runtime:
+            return await runtime.pursue(mission)
+
     try:
-        await models.check(model)
-        return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
-    finally:
-        await models.aclose()
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return anyio.run(main)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(anyio.run, main).result()
 
 
 async def examine_installation(config: Path | None, state: Path) -> list[Finding]:

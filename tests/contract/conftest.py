@@ -16,5 +16,5 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield SQLITE
         return
     servers: Callable[[int], str] = request.getfixturevalue("postgres_servers")
-    with databases(servers(version)) as new:
+    with databases(servers(version), request) as new:
         yield on_postgres(request.param, new)

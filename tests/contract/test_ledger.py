@@ -250,6 +250,7 @@ def test_blobs_are_stored_with_their_events_or_not_at_all(backend: Backend, tmp_
 
 
 @every_backend
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
 def test_forgetting_keeps_shared_blobs_a_tombstone_and_earlier_roots(backend: Backend, tmp_path: Path) -> None:
     async def case(ledger: Ledger) -> None:
         mine, ours = b"only mine", b"ours"
@@ -269,6 +270,8 @@ def test_forgetting_keeps_shared_blobs_a_tombstone_and_earlier_roots(backend: Ba
         after = await ledger.verify(expect=before.root)
         assert (after.events, after.faults) == (2, ()), "one of m2, one of the audit"
         assert [event.type for event in await ledger.read("audit")] == ["Forgotten"]
+        with pytest.raises(InvalidArgument, match="only missions, attempts and tasks can"):
+            await ledger.forget("audit")
         with pytest.raises(Conflict):
             await ledger.append("m1", 0, drafts(3))
         for expected in (2, ANY):

@@ -16,6 +16,7 @@ def draft(text: str) -> list[Draft]:
 
 
 @every_backend
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
 def test_a_root_holds_while_the_ledger_grows_and_when_an_ended_stream_is_forgotten(
     backend: Backend, tmp_path: Path
 ) -> None:
@@ -44,6 +45,7 @@ def test_a_root_holds_while_the_ledger_grows_and_when_an_ended_stream_is_forgott
 
 
 @every_backend
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
 def test_a_root_holds_when_a_stream_grows_and_is_then_forgotten(backend: Backend, tmp_path: Path) -> None:
     async def story(ledger: Ledger) -> None:
         roots: list[str] = []

@@ -139,6 +139,7 @@ def test_texts_survive_a_reopening_and_change_no_root(backend: Backend, tmp_path
 
 @every_backend
 @pytest.mark.guarantee("lessons-are-forgotten")
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
 def test_a_forgotten_stream_is_not_found_and_its_words_are_gone(backend: Backend, tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(backend, tmp_path) as ledger:

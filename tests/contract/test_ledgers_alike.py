@@ -63,6 +63,7 @@ async def everything(ledger: Ledger) -> list[Any]:
 
 
 @pytest.mark.guarantee("two-databases-one-ledger")
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
 def test_the_same_operations_leave_the_same_ledger(tmp_path: Path, new_database: NewDatabase) -> None:
     """One pair of ledgers for all examples: each goes on where the one before has stopped."""
     now = [1_000.0]
@@ -94,6 +95,7 @@ def renamed(operation: Any, prefix: str) -> Any:
 
 
 @pytest.mark.guarantee("a-ledger-can-be-moved")
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
 def test_a_copy_that_is_interrupted_anywhere_goes_on(
     tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

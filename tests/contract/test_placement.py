@@ -453,7 +453,7 @@ def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_to_othe
                 await until(here, name, ended)
             assert len(await events_of(here, paced, RunClaimed)) == 3, "each time it is due, a worker takes it up"
             (question,) = await Approvals(elsewhere.service).open(asking)
-            await Approvals(elsewhere.service).answer(question["approval_id"], "once")
+            await Approvals(elsewhere.service).answer(question.approval_id, "once")
             await until(here, asking, ended)
             assert (await here.service.state(asking)).status == "completed"
 

@@ -283,6 +283,7 @@ def test_the_runtime_role_can_append_and_change_nothing(new_database: NewDatabas
                 "INSERT INTO pursuit.events SELECT * FROM pursuit.events",
                 "UPDATE pursuit.streams SET status = 'x'",
                 "SELECT pursuit.grant_runtime('postgres')",
+                "SELECT pursuit.forget('audit', 0)",
             ):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     connection.execute(statement)

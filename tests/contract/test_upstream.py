@@ -15,6 +15,7 @@ import anyio
 import anyio.from_thread
 import psutil
 import pytest
+from process_ends import lives
 
 from pursuit.config.servers import ClientSettings, ServerConfig, Timeouts, parse_servers
 from pursuit.core.tools import CallFailed, Tool, ToolOverride, ToolResult, Upstream
@@ -260,7 +261,7 @@ async def written(path: Path, content: str) -> None:
 
 async def gone(*pids: int, within: float = 60.0) -> bool:
     with anyio.move_on_after(within):
-        while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        while any(map(lives, pids)):
             await anyio.sleep(0.01)
         return True
     return False

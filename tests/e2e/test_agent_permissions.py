@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,17 @@ def test_policy_answers_without_a_person(tmp_path: Path, mode: str) -> None:
     assert answers(place) == wanted | {"git-push--f.no", "look.yes", "edit.yes", "lib.py"}
     chosen = [one["result"]["outcome"].get("optionId") for one in place.heard if "result" in one]
     assert set(chosen) == {"yes", "no"}  # by its kind: `always` is first in the list
+
+
+def test_an_unattended_agent_may_what_no_rule_denies_and_the_yes_is_recorded(tmp_path: Path) -> None:
+    steps = [asks("make"), asks("make"), asks("git push -f"), {"write": library(2)}]
+    place = place_with(tmp_path, steps, proposer="unattended = true\npermission_seconds = 0")
+    two = '[[policy.rules]]\ndecision = "ask"\ntool = "agent.execute"\nrequire = 2\n'
+    place.write("pursuit.toml", RULES.format(mode="ask") + two)
+    assert place.json("run", "fix.toml")["status"] == "completed"
+    assert answers(place) == {"make.yes", "git-push--f.no", "lib.py"}
+    said = [json.loads(line) for line in place.ask("watch", "last", "--json")[0].splitlines()]
+    assert [row["by"] for row in said if row["type"] == "ApprovalAnswered"] == ["unattended = true"] * 2
 
 
 @pytest.mark.guarantee("an-agents-question-waits-for-a-person")

@@ -43,3 +43,18 @@ def test_a_call_that_needs_approval_waits_for_it(tmp_path: Path) -> None:
     assert "end your turn" in place.turns()[0]["text"]
     place.ask("approve", "--all")
     assert place.json("resume", "last")["status"] == "completed"
+    assert len(place.json("report", "last")["approvals"]) == 1, (
+        "the stored answer is for the question that is asked again"
+    )
+
+
+def test_a_yes_for_the_tool_covers_the_next_call(tmp_path: Path) -> None:
+    again = {"call": {**CALL["call"], "args": {**CALL["call"]["args"], "h": 0.6}}}
+    place = AgentPlace(tmp_path, [[CALL, {"write": library(2)}], [CALL, again, {"write": library(2)}]])
+    place.write("pursuit.toml", BEAM.replace("read_only = true", "") + '[policy]\nmode = "ask"\n')
+    place.mission(rest='tool_allowlist = ["beam.evaluate"]' + COST, proposer="permission_seconds = 0")
+    assert place.json("run", "fix.toml", code=4)["waiting_for"] == "approval"
+    place.ask("approve", "--all", "--for", "mission")
+    assert place.json("resume", "last")["status"] == "completed"
+    report = place.json("report", "last")
+    assert [one["tool"] for one in report["call_log"]].count("beam.evaluate") == 2 and len(report["approvals"]) == 1

@@ -43,7 +43,6 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert place.git("log", "-1", "--format=%s", "main") == "First"
     branch = done["workspace"]["branch"]
     assert place.git("diff", "--name-only", f"{branch}~1", branch).split() == ["lib.py", "new.txt"]
-    assert place.git("show", f"{branch}:notes.txt") == "not committed"
     assert "return 2" in place.git("show", f"{branch}:lib.py")
 
     # Each turn with the diff that we computed; protected files are told, and counted.
@@ -53,7 +52,8 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert "+    return 2" in second["diff"] and "new file" in second["diff"]
     assert done["workspace"]["protected_turns"] == 2
     assert "return 3" in place.ask("workspace", "diff", mission, "--turn", 0)[0]
-    assert "Changes of each turn" in place.ask("report", mission, "--format", "html")[0]
+    changes = place.ask("report", mission, "--format", "md")[0].partition("## Changes of each turn")[2]
+    assert [row.split("|")[1].strip() for row in changes.strip().splitlines()[2:4]] == ["1", "2"]
     assert place.json("verify")["ok"]
 
     # The prompt has the evidence of the check that the runtime itself ran, and says what does not count.
@@ -63,9 +63,14 @@ def test_an_agent_works_in_a_worktree_until_the_checks_pass(tmp_path: Path) -> N
     assert "Warning: " in place.prompts[1] and "changes that are not committed" in place.prompts[1]
     assert [one["method"] for one in place.heard][:3] == ["initialize", "session/new", "session/prompt"]
 
+    # What was not committed is not in the branch, so that it can be merged.
+    assert "notes.txt" not in place.git("ls-tree", "--name-only", branch)
+    place.git("merge", "--quiet", branch)
+    assert place.git("status", "--porcelain") == "?? notes.txt"
+
 
 SLOW_GIT = """#!/bin/sh
-if [ -e "{mark}" ]; then case "$*" in *write-tree*) sleep 4 ;; esac; fi
+if [ -e "{mark}" ]; then case "$*" in *write-tree*) rm "{mark}"; sleep 4 ;; esac; fi
 exec "{git}" "$@"
 """
 
@@ -159,11 +164,21 @@ def test_an_agent_that_dies_in_a_turn_leaves_no_process_and_is_not_asked_again(t
         assert "was cut off" in place.prompts[1] and "rolled back" in place.prompts[1]
 
 
-def test_an_agent_that_leaves_between_two_turns_is_started_again(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    wait = f"import pathlib, time\npid = pathlib.Path({str(gone)!r}).read_text()\n"
-    check = f"{wait}while pathlib.Path('/proc', pid).exists():\n    time.sleep(0.01)\n{CHECK}"
-    place = AgentPlace(tmp_path, [[{"write": library(3)}, {"leave": str(gone)}], [{"write": library(2)}]])
+GONE = """
+import os, pathlib, signal, time
+agent = pathlib.Path("/proc", pathlib.Path({pid!r}).read_text().strip())
+if agent.exists():
+    above = pathlib.Path("/proc", (agent / "stat").read_text().split()[3])
+    os.kill(int(agent.name), signal.SIGKILL)
+    while above.exists():
+        time.sleep(0.01)
+"""
+
+
+def test_an_agent_that_ends_between_two_turns_is_started_again(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    place = AgentPlace(tmp_path, [[{"write": library(3)}, {"run": f"echo $PPID > {pid}"}], [{"write": library(2)}]])
+    check = GONE.format(pid=str(pid)) + CHECK
     (place.repository / "tests" / "check.py").write_text(check, encoding="utf-8")
     place.mission()
     assert place.json("run", "fix.toml")["iteration_count"] == 2
@@ -316,11 +331,13 @@ def test_agents_on_this_machine_are_listed_with_what_they_can_do(
     folder = tmp_path / "bin"
     folder.mkdir()
     words = f'exec "{sys.executable}" "{AGENT}" "{tmp_path}/plan.json" "{tmp_path}/heard.jsonl"'
-    for name, body in {"opencode": words, "goose": "echo broken >&2; exit 1"}.items():
+    known = {"opencode": words, "gemini": f'[ "$*" = --acp ] && {words}', "goose": "echo broken >&2; exit 1"}
+    for name, body in known.items():
         (folder / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    good, bad = place.json("agents")["agents"]
+    good, gemini, bad = place.json("agents")["agents"]
+    assert gemini["name"] == "standin"
     assert (good["name"], good["loads_sessions"], good["mcp"]) == ("standin", True, ["stdio"])
     assert good["configuration"] == 'proposer = { kind = "agent", command = ["opencode", "acp"] }'
     assert "broken" in bad["problem"]
@@ -328,17 +345,51 @@ def test_agents_on_this_machine_are_listed_with_what_they_can_do(
     assert "standin 1 (opencode acp) works" in told and "goose acp: " in told
 
 
-def test_the_template_for_coding_needs_the_agent_and_the_check_alone(tmp_path: Path) -> None:
-    place = AgentPlace(tmp_path, [[{"write": {**library(2), "conftest.py": "cheat"}}]])
+TESTED = "from lib import value\n\ndef test_value():\n    assert value() == 2\n\ndef test_type():\n    assert value()\n"
+ENDS = "import os\n\ndef value():\n    os._exit(0)\n"
+LEAVES = "import pytest\n\ndef value():\n    pytest.exit('', returncode=0)\n"
+SKIPS = "import pytest\n\ndef value():\n    pytest.skip()\n"
+
+
+@pytest.mark.guarantee("an-agent-is-believed-by-its-checks-alone")
+def test_the_template_for_coding_believes_each_test_and_not_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # for pytest
+    listed = {".pytest.ini": "[pytest]\naddopts = --co\n", "pytest.toml": '[pytest]\naddopts = ["--co"]\n'}
+    tricks = [{"lib.py": ENDS}, {"lib.py": LEAVES}, {"lib.py": SKIPS}, {**library(3), **listed}]
+    place = AgentPlace(tmp_path, [[{"write": one}] for one in (*tricks, library(2))])
+    (place.repository / "tests" / "test_lib.py").write_text(TESTED, encoding="utf-8")
+    (place.repository / "conftest.py").touch()
     place.ask("init", "repo", "--template", "coding")
     path = place.repository / "fix.toml"
-    text = path.read_text(encoding="utf-8")
     words = [sys.executable, str(AGENT), str(tmp_path / "plan.json"), str(tmp_path / "heard.jsonl")]
-    check = [sys.executable, "-B", "-m", "tests.check"]
-    text = text.replace('["opencode", "acp"]', json.dumps(words)).replace('["pytest", "-q"]', json.dumps(check))
-    path.write_text(text, encoding="utf-8")
-    assert place.json("run", path)["status"] == "completed"
-    assert ended(place)["protected"] == ["conftest.py"]
+    text = path.read_text(encoding="utf-8").replace('["opencode", "acp"]', json.dumps(words))
+    path.write_text(text.replace("directive", 'stagnation_threshold = "off"\ndirective', 1), encoding="utf-8")
+    done = place.json("run", path)
+    assert (done["status"], done["iteration_count"]) == ("completed", len(tricks) + 1)
+    assert ended(place, 3)["protected"] == [".pytest.ini", "pytest.toml"]
+    assert "ended with 0, but without its report" in place.prompts[1]
+    assert "0 of 2 tests passed; 2 skipped, 0 allowed" in place.prompts[3]
+
+
+def test_an_agent_that_repairs_a_test_in_each_turn_makes_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    honest = [{"lib.py": f"def value(n):\n    return n < {done}\n"} for done in (1, 2, 3, 4, 5, 6)]
+    place = AgentPlace(tmp_path, [[{"write": one}] for one in honest])
+    tests = "".join(f"def test_{n}():\n    assert value({n})\n\n" for n in range(6))
+    (place.repository / "tests" / "test_lib.py").write_text(f"from lib import value\n\n{tests}", encoding="utf-8")
+    (place.repository / "conftest.py").touch()
+    place.ask("init", "repo", "--template", "coding")
+    path = place.repository / "fix.toml"
+    words = [sys.executable, str(AGENT), str(tmp_path / "plan.json"), str(tmp_path / "heard.jsonl")]
+    path.write_text(
+        path.read_text(encoding="utf-8").replace('["opencode", "acp"]', json.dumps(words)), encoding="utf-8"
+    )
+    done = place.json("run", path)
+    assert (done["status"], done["iteration_count"]) == ("completed", len(honest))
 
 
 def test_the_command_of_an_agent_is_trusted_first_and_no_client_can_name_one(tmp_path: Path) -> None:

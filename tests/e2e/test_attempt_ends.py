@@ -200,7 +200,7 @@ def test_what_was_denied_is_said(place: Place) -> None:
     [
         (("--proposer", "scripd"), "--proposer", "did you mean 'script'"),
         (("--proposer", "openai:"), "--proposer", "one is provider:name"),
-        (("--proposer", "bogus:model"), "--proposer", "Unknown model"),
+        (("--proposer", "bogus:model"), "--proposer", "there is no provider"),
         (("--mode", "x"), "--mode", "is no mode"),
     ],
 )

@@ -55,7 +55,7 @@ def test_attempts_are_compared_by_the_metric_that_is_primary_now(place: Place) -
     (found,) = place.json("problem", "compare", one.manifest.path)["problems"]
     assert [(row["value"], row["feasible"]) for row in found["attempts"]] == [(None, None)] * 2
     rows = [line.split("\t") for line in place.ask("problem", "compare", one.manifest.path)[0].splitlines()]
-    assert [row[4] for row in rows] == ["", ""], "no number of another metric"
+    assert [row[4] for row in rows] == ["score", "", ""], "no number of another metric"
 
 
 def test_of_what_was_submitted_and_not_judged_nobody_says_that_nothing_was(place: Place) -> None:

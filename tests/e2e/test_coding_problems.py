@@ -55,6 +55,18 @@ def test_three_agents_at_a_shipped_problem_are_compared_side_by_side(tmp_path: P
     assert came_to["cheat"] == ("ended", None, False)
     assert {one["label"]: one["solved"] for one in found["agents"]} == {"whole": 1, "visible": 0, "cheat": 0}
 
+    # Agents take turns and call nothing; a cost that is not reported is unknown.
+    assert [(row["turns"], row["calls"], row["cost_usd"]) for row in found["attempts"][:2]] == [
+        (2, None, None),
+        (1, None, None),
+    ]
+    head, *lines = [line.split("\t") for line in place.ask("problem", "compare", "fix-intervals")[0].splitlines()]
+    told = [dict(zip(head, line, strict=True)) for line in lines]
+    assert [(row["who"], row["turns"], row["calls"], row["cost"]) for row in told[:2]] == [
+        ("whole", "2", "", "unknown"),
+        ("visible", "1", "", "unknown"),
+    ]
+
     # An agent is told neither the hidden tests nor where they lie.
     heard = "".join((tmp_path / f"{name}.jsonl").read_text(encoding="utf-8") for name in rows)
     assert "hidden tests" in heard and str(SHIPPED) not in heard and "touch_are_one" not in heard

@@ -26,7 +26,7 @@ from pursuit.config.configuration import Configuration
 from pursuit.config.files import live_folder
 from pursuit.core.events import ConversationCompacted, ModelAsked, WaitBegan
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.proposers.conversation import result_text
+from pursuit.proposers.model.conversation import result_text
 from pursuit.service.approvals import Approvals
 
 pytestmark = pytest.mark.usefixtures("quick_python")
@@ -356,7 +356,7 @@ def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
             await runtime.service.pause(mission_id, reason="Mind the gap.")
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"world": [seen, step]}) as runtime:
             (asked,) = (await runtime.service.status(mission_id))["pending_approvals"]
-            await Approvals(runtime.service).answer(asked["approval_id"], "once", mission_id=mission_id)
+            await Approvals(runtime.service).answer(asked["approval_id"], "once", stream=mission_id)
             await runtime.service.resume(mission_id)
             state = await runtime.service.run(mission_id)
             assert (state.iteration_count, len(endpoint.seen)) == (1, 3), "in the same turn"
@@ -492,9 +492,8 @@ def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
             service = runtime.service
             once = mission(**about, proposer=repeat("world.trial", x=1))
             await service.run((await service.start(once)).session_id)
-            wanted = mission(
-                **about, proposer={"kind": "model", "model": model, "stream": stream}, budget=Budget(max_iterations=2)
-            )
+            asks = {"kind": "model", "model": model, "stream": stream}
+            wanted = mission(**about, proposer=asks, budget=Budget(max_iterations=2), allow_scripted_strategies=True)
             await service.run((await service.start(wanted)).session_id)
 
     replies = calls(("world__trial", {"x": 2}), ("world__trial", {"x": 4})), Reply(text="See."), Reply(text="So.")

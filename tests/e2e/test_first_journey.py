@@ -66,8 +66,8 @@ MISTAKES: dict[str, tuple[dict[str, str], int, str]] = {
     "log metric of a command that is not declared": (
         {"pursuit": NO_METRICS},
         2,
-        "criteria[0].metric: no command of this mission gives 'val_loss'; add it to [commands.NAME.metrics] in "
-        "pursuit.toml, as in val_loss = 'val_loss=([0-9.eE+-]+|(?i:nan|inf))'",
+        "criteria[0].metric: no command of this mission gives 'val_loss'; add it in pursuit.toml, "
+        "as in `val_loss = 'val_loss=([0-9.eE+-]+|(?i:nan|inf))'` in `[commands.NAME.metrics]`",
     ),
     "metric name that no command gives": (
         {"mission": MISSION.replace('"val_loss"', '"val_los"')},

@@ -18,8 +18,8 @@ from model_stage import ALL, ANTHROPIC, DONE, OPENAI, RESPONSES, STREAM, look, p
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
 from pursuit.proposers.language import ModelRequest, Rejected, UserMessage
-from pursuit.proposers.model import Patience
-from pursuit.proposers.provider import Providers, Retries
+from pursuit.proposers.model.asking import Patience
+from pursuit.proposers.model.provider import Providers, Retries
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -199,7 +199,9 @@ def test_a_provider_that_is_busy_or_broken_is_asked_again(
         wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
         state, found, _rows, _made = pursued(tmp_path, wanted, retries=Retries(tries=len(replies), first_pause=0.01))
     assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", len(replies))
-    assert state.tokens > 120, "requests without an answer count as their estimates"
+    lost = found[ModelAnswered][0].answer.lost
+    assert (lost == len(faults)) if stream else lost, "each answer that had begun may have to be paid"
+    assert state.tokens == 120 + lost * found[ModelAsked][0].estimate, "it counts as its estimate"
     assert (len(found[ModelAsked]), len(found[ModelAnswered])) == (1, 1), "one request, whatever it took"
 
 
@@ -510,7 +512,7 @@ def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatc
     assert "OPENAI_BASE_URL" in said
     assert "OpenAIProvider" not in said
     (said,) = refused(tmp_path, proposer="nobody:nothing")
-    assert "Unknown model" in said
+    assert "there is no provider 'nobody'" in said
     with scripted(monkeypatch, failing(500)) as endpoint:
         priced = Budget(max_iterations=1, max_cost_usd=1.0)
         (said,) = refused(tmp_path, proposer="openai:homemade", budget=priced)

@@ -225,7 +225,7 @@ def test_an_unknown_proposer_changes_nothing(place: Place) -> None:
     assert sorted(place.folder.rglob("*")) == before
     place.ask("problem", "attempt", "pangram", "--proposer", "bogus:model", code=2)
     told = place.ask("problem", "attempt", "welded-beam", "--proposer", "script", code=2)[1]
-    assert "welded-beam has a baseline that is no script" in told and "`pursuit problem serve`" in told
+    assert "welded-beam has a baseline that is no script" in told and "`pursuit problem serve welded-beam`" in told
     mine(place)
     told = place.ask("problem", "attempt", "mine", "--proposer", "script", code=2)[1]
     assert "exam has no baseline" in told and "[baseline.proposer]" in told

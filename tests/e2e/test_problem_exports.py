@@ -19,11 +19,11 @@ from quick_start import quick
 
 from pursuit import Problem
 from pursuit.config.files import as_toml
-from pursuit.problems.catalogue import SHIPPED, Catalogue
+from pursuit.problems.catalogue import SHIPPED, ProblemCatalogue
 from pursuit.problems.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("quick_python")
-IDS = [one.problem_id for one in Catalogue.load()]
+IDS = [one.problem_id for one in ProblemCatalogue.load()]
 EACH = [
     # Each problem in one era, and each era often; `make soak` looks at each problem in both.
     pytest.param(problem_id, era, marks=() if place % 2 == turn else pytest.mark.soak)

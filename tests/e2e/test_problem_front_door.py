@@ -155,7 +155,7 @@ def test_of_submissions_that_race_in_two_processes_exactly_one_is_taken(place: P
 def test_what_mode_never_denied_is_no_submission_and_the_calls_say_why(place: Place) -> None:
     out, notes = place.ask("problem", "attempt", "pangram", "--mode", "never", code=3)
     assert "score: none: nothing was submitted" in out and "(terminated: The proposer failed three times" in out
-    assert "took: 0 calls, 0 evaluations" in out
+    assert "took: 3 turns, 0 calls, 0 evaluations" in out
     (hint,) = [words for words in notes.splitlines() if words.startswith("what became of each call: pursuit ")]
     said = place.ask(*hint.partition("pursuit ")[2].split())[0]
     assert "submit_final" in said and "denied - mode never" in said

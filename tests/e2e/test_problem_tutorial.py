@@ -25,4 +25,5 @@ def test_the_tutorial_leads_to_a_problem_that_is_solved(tmp_path: Path) -> None:
     assert told[1].startswith("# Tune the controller\n") and "`simulate`: Runs one step" in told[1]
     assert "judge" not in told[1]
     assert "completed" in told[2] and re.search(r"solved\W+yes", told[2])
-    assert told[3].startswith("tuning\t") and told[3].count("\n") == 1
+    head, row = told[3].splitlines()
+    assert head.startswith("problem\tattempt\twho\t") and row.startswith("tuning\t")

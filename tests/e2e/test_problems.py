@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from model_endpoint import ModelEndpoint, Reply, calls
 
 from pursuit import Problem, Runtime
 from pursuit.core.mission import parse_mission
-from pursuit.problems.catalogue import SHIPPED, Catalogue
+from pursuit.problems.catalogue import SHIPPED, ProblemCatalogue
 from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
 
 pytestmark = pytest.mark.usefixtures("quick_python")
-IDS = [one.problem_id for one in Catalogue.load()]
+IDS = [one.problem_id for one in ProblemCatalogue.load()]
 
 
 @pytest.fixture
@@ -47,7 +48,11 @@ async def baseline(problem: Problem, state: Path, attempt_id: str) -> str:
 
 @pytest.mark.guarantee("a-baseline-solves-each-problem")
 @pytest.mark.parametrize("problem_id", IDS)
-def test_the_baseline_meets_its_target_and_replays(place: Place, problem_id: str) -> None:
+def test_the_baseline_meets_its_target_and_replays(
+    place: Place, problem_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if problem_id.startswith("fix-"):  # an isolated runner does not see the quick Python, which lies in /dev/shm
+        monkeypatch.setattr(sys, "executable", str(Path(sys.prefix) / "bin" / "python"))
     place.ledger.parent.mkdir()
     assert anyio.run(baseline, Problem.shipped(problem_id), place.ledger, "attempt-1") == "completed"
     (found,) = place.json("problem", "compare", problem_id)["problems"]
@@ -97,7 +102,7 @@ def test_attempts_are_compared_in_a_table_and_on_a_page(place: Place) -> None:
     assert page.count("<svg") == 2, "over calls and over seconds; no attempt used tokens or money"
     assert "<b>mine" not in page and "&lt;b&gt;mine" in page
     assert "is there already" in place.ask("problem", "compare", "three-bar-truss", "-o", "page.html", code=2)[1]
-    assert place.ask("problem", "compare", "three-bar-truss")[0].count("\n") == 2
+    assert place.ask("problem", "compare", "three-bar-truss")[0].count("\n") == 1 + 2
     idle = place.json("problem", "attempt", "three-bar-truss", "--proposer", "client", code=4)
     assert "no submission" in place.ask("problem", "replay", idle["attempt_id"], code=2)[1]
     assert "attempt_not_found" in place.ask("problem", "replay", "attempt-none", "--json", code=2)[0]

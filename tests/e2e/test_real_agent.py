@@ -102,7 +102,7 @@ class Model:
         if left == 9:
             cheat = ("write_file", {"file_path": protected, "content": "print('cheat')\n"})
             return [("read_file", {"file_path": protected}), cheat, read, write]
-        if left == 8:
+        if left == 8 and not self.killed.is_set():  # the turn that is killed costs no iteration
             self.in_second_turn.set()
             self.killed.wait(60)
             return []

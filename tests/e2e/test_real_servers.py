@@ -57,6 +57,7 @@ def directly(server: PublicServer, world: Path, requests: Sequence[Request], era
     server.fresh(world)
     env = get_default_environment() | dict(server.env(world))
     env.pop("PURSUIT_TRUST", None)  # trusts the folders of tests; a server behind the gateway does not get it
+    env["PURSUIT_RELAYED"] = "stdio"  # what the gateway tells its servers
     with talking(server.quickly(world), env=env, era=era, folder=world.parent, ends=False, **how) as client:
         talk = converse(client, requests)
     for request, done in zip(requests, talk.calls, strict=True):

@@ -22,12 +22,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a build leaves nothing in the repository
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, source], check=True, timeout=300)
     (wheel,) = folder.glob("pursuit-*.whl")
     shipped = {str(path.relative_to(ROOT / "src")) for path in _sources()}
+    shipped |= {f"pursuit/config/schemas/{name}.schema.json" for name in ("mission", "config")}
     assert shipped <= set(zipfile.ZipFile(wheel).namelist())
     shutil.rmtree(source)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, timeout=120)

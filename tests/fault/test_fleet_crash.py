@@ -10,7 +10,8 @@ import pytest
 from crashing import CrashingRuntime, World, first_run
 
 from pursuit import Budget, Mission
-from pursuit.core.budgets import POOLED, used_of
+from pursuit.core.budgets import used_of
+from pursuit.core.caps import POOLED
 from pursuit.core.criteria import event
 from pursuit.core.mission import SPAWN
 

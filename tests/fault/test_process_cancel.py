@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from process_ends import lives
 from process_stage import Stage, on_stage, python, until
 from promptly import promptly
 
@@ -32,13 +33,6 @@ print("up", depth, flush=True)
 while True:
     time.sleep(0.05)
 """
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def pids(folder: Path) -> list[int]:

@@ -17,6 +17,7 @@ import process_serving
 import psutil
 import pytest
 from front_door import wait_until
+from process_ends import lives
 from process_stage import Stage, on_stage, python, until
 
 from pursuit.core.tasks import TaskState
@@ -224,13 +225,6 @@ def test_a_command_that_nobody_started_is_never_started(tmp_path: Path) -> None:
         assert json.loads((folder / "claim").read_text()) == {"void": True}
 
     on_stage(tmp_path, body)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_supervisor_that_is_killed_while_it_starts_commands_leaves_no_process_and_no_open_task(

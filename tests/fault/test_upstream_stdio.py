@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import psutil
 import pytest
+from process_ends import lives
 from promptly import promptly
 
 from pursuit.config.servers import ClientSettings, MessageLimits, ServerConfig, Timeouts
@@ -69,7 +70,7 @@ async def exists(path: Path) -> None:
 async def ended(pid: int) -> bool:
     """Whether a process ends that is not ours to wait for."""
     with anyio.move_on_after(60):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        while lives(pid):
             await anyio.sleep(0.01)
         return True
     return False

@@ -21,34 +21,45 @@ from pydantic import BaseModel
 from quick_start import quick
 
 from pursuit.cli.main import app
-from pursuit.config.commands import COMMAND_KEYS, KINDS, PARAMETER_KEYS
+from pursuit.config.commands import KINDS, CommandParameter, CommandTable
 from pursuit.config.configuration import (
-    CALLER_KEYS,
-    NOTICES,
-    NOTIFY_KEYS,
-    OVERLAPS,
-    POLICY_KEYS,
-    RULE_KEYS,
-    SCHEDULE_KEYS,
-    SETTINGS,
     USUAL_CHANNELS,
+    CallerTable,
+    Notice,
+    NotifyTable,
+    Overlap,
+    PolicyTable,
+    RuleTable,
+    ScheduleTable,
+    SettingsTable,
     load_configuration,
 )
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.servers import ServerConfig, Timeouts
-from pursuit.core import criteria, decision, mission
+from pursuit.core import criteria, decision, mission, proposing
+from pursuit.core.caps import BY_REASON
 from pursuit.core.events import Outcome, WaitingFor
-from pursuit.core.fold import CAP_REASONS
 from pursuit.core.mission import parse_mission, parse_proposal
 from pursuit.core.state import Status
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.policy.rules import MODES, SEVERITY
-from pursuit.problems import manifest_reading, scorer_reading
-from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.manifest import CITATION_MODES, DIRECTIONS, SCORER_KINDS
+from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.manifest import KINDS as KINDS_OF_PROBLEMS
-from pursuit.problems.manifest_reading import read_manifest
+from pursuit.problems.manifest import (
+    SCORER_KINDS,
+    Baseline,
+    Citation,
+    CitationMode,
+    Direction,
+    Limits,
+    Manifest,
+    Metric,
+    Scorer,
+    ScoringRule,
+    Visibility,
+)
+from pursuit.problems.manifest_reading import BASELINE_PROPOSERS, read_manifest
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.doctor import Level
 from pursuit.upstream.known_servers import known_servers
@@ -200,7 +211,7 @@ def kinds_of(union: Any) -> set[str]:
 def verdict_reasons() -> set[str]:
     tree = ast.parse(Path(decision.__file__).read_text(encoding="utf-8"))
     made = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Decision"]
-    return {*CAP_REASONS, *(str(call.args[1].value) for call in made if isinstance(call.args[1], ast.Constant))}
+    return {*BY_REASON, *(str(call.args[1].value) for call in made if isinstance(call.args[1], ast.Constant))}
 
 
 def codes_of(error: type[PursuitError]) -> set[str]:
@@ -215,34 +226,40 @@ PROMISED = {
     "missions.md": {
         "keys of a mission": keys_of(mission) | keys_of(criteria),
         "kinds of criteria": kinds_of(criteria.AnyCriterion),
-        "kinds of proposers": kinds_of(mission.AnyProposer),
+        "kinds of proposers": set(proposing.kinds()),
         "kinds of cadence": kinds_of(mission.Cadence),
         "verdict reasons": verdict_reasons(),
     },
     "configuration.md": {
-        "settings": set(SETTINGS),
+        "settings": set(SettingsTable.model_fields),
         "keys of a server": names_of(ServerConfig) - {"name", "base", "operators", "discreet", "client"},
         "keys of a tool": names_of(ToolOverride),
         "timeouts": names_of(Timeouts),
-        "keys of a command": set(COMMAND_KEYS),
-        "keys of a parameter": {*PARAMETER_KEYS, *KINDS},
-        "policy": {*POLICY_KEYS, *RULE_KEYS, *CALLER_KEYS, *SEVERITY, *MODES},
+        "keys of a command": set(CommandTable.model_fields),
+        "keys of a parameter": {*CommandParameter.model_fields, *KINDS},
+        "policy": {
+            *PolicyTable.model_fields,
+            *RuleTable.model_fields,
+            *CallerTable.model_fields,
+            *SEVERITY,
+            *MODES,
+        },
     },
     "unattended.md": {
-        "notifications": {*NOTIFY_KEYS, *NOTICES},
-        "schedules": {*SCHEDULE_KEYS, *OVERLAPS},
+        "notifications": {*NotifyTable.model_fields, *get_args(Notice)},
+        "schedules": {*ScheduleTable.model_fields, *get_args(Overlap)},
     },
     "problems.md": {
         "keys of a manifest": {
-            *manifest_reading.KEYS,
-            *manifest_reading.CITATION_KEYS,
-            *manifest_reading.BUDGET_KEYS,
-            *manifest_reading.VISIBILITY_KEYS,
+            *(names_of(Manifest) - {"path", "digest"}),
+            *names_of(Citation),
+            *names_of(Limits),
+            *names_of(Visibility),
         },
-        "keys of a baseline": {*manifest_reading.BASELINE_KEYS, *manifest_reading.BASELINE_PROPOSERS},
-        "keys of a scorer": {*scorer_reading.SCORER_KEYS, *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS},
-        "words": {*KINDS_OF_PROBLEMS, *CITATION_MODES, *SCORER_KINDS, *DIRECTIONS},
-        "shipped problems": {one.problem_id for one in Catalogue.load()},
+        "keys of a baseline": {*names_of(Baseline), *BASELINE_PROPOSERS},
+        "keys of a scorer": {*names_of(Scorer), *(names_of(Metric) - {"name"}), *names_of(ScoringRule)},
+        "words": {*KINDS_OF_PROBLEMS, *get_args(CitationMode), *SCORER_KINDS, *get_args(Direction)},
+        "shipped problems": {one.problem_id for one in ProblemCatalogue.load()},
     },
     "tools.md": {
         "well-known servers": set(known_servers()),

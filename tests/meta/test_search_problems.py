@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pursuit.core.search import Parameter
-from pursuit.proposers.objective import Score
-from pursuit.proposers.samplers import Study
-from pursuit.proposers.space import Space
+from pursuit.proposers.search.objective import Score
+from pursuit.proposers.search.samplers import Study
+from pursuit.proposers.search.settings import Parameter
+from pursuit.proposers.search.space import Space
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "constrained.py"
 

@@ -122,8 +122,8 @@ class Site(House):
             stepped = mission(
                 directive="Go step by step", budget=Budget(max_iterations=9), proposer=repeat("odd.weigh")
             )
-            self.missions["interrupted"] = (await service.start(stepped)).session_id
-            await service.iterate(self.missions["interrupted"], iterations=2)
+            self.missions["stepped"] = (await service.start(stepped)).session_id
+            await service.iterate(self.missions["stepped"], iterations=2)
             stopped = (await service.start(mission(directive=STRINGS[4], proposer=repeat("odd.weigh")))).session_id
             await service.abort(stopped, reason=STRINGS[6])
             task = await runtime.tasks.run(["printf", "%s\\n%s\\n%s", COLOURS, *STRINGS[:2]], title=STRINGS[2])

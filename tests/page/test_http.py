@@ -29,6 +29,7 @@ from pursuit.server.missions.server import mission_server
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import user_name
+from pursuit.service.timeline import TimelinePart, Timelines
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write"),))
 READS = ("missions:read",)
@@ -226,6 +227,9 @@ def test_each_response_has_the_policy_and_no_cors(tmp_path: Path) -> None:
                 for script in Seen.of(answer.text).all("script") if "html" in answer.headers["content-type"] else ():
                     assert (script["src"] or "").startswith("/page/static/"), path
                 assert " style=" not in answer.text.replace("svg style=", ""), path
+            for path in ("/static/none.css", "/static/../x", "/static/%2e%2e/%2e%2e/x", "/static"):
+                answer = await ann.wire.get(f"/page{path}")
+                assert (answer.status_code, answer.headers["content-security-policy"]) == (404, POLICY), path
             wanted = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
             assert POLICY.startswith(wanted)
 
@@ -243,12 +247,12 @@ def test_a_read_only_token_sees_and_cannot_press(tmp_path: Path) -> None:
                 seen = await eve.get(f"/missions/{found}")
                 assert "read-only" in seen.text
                 assert [one["action"] for one in seen.all("form")] == ["/page/sign-out"]
-                shown = await eve.get(f"/approvals/{asked['approval_id']}")
+                shown = await eve.get(f"/approvals/{asked.approval_id}")
                 assert [one["action"] for one in shown.all("form")] == ["/page/sign-out"]
                 for verb in ("pause", "resume", "abort", "complete", "extend"):
                     answer = await eve.press(f"/missions/{found}/{verb}", 403)
                     assert "missions:write" in answer.text
-                await eve.press(f"/approvals/{asked['approval_id']}", 403, answer="once")
+                await eve.press(f"/approvals/{asked.approval_id}", 403, answer="once")
             client = served.tokens.make("agent")
             async with served.wire() as agent:
                 assert (await agent.post("/page/sign-in", data={"token": client})).status_code == 403
@@ -298,7 +302,7 @@ def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path
         async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
             found = await waiting(runtime, text="first", password="hunter2")
             (asked,) = await Approvals(runtime.service).open()
-            path = f"/approvals/{asked['approval_id']}"
+            path = f"/approvals/{asked.approval_id}"
             async with served.person() as ann, served.person(served.tokens.make("bob", operator=True)) as bob:
                 inbox = await ann.get("/approvals")
                 assert "May world.write be called?" in inbox.text
@@ -306,7 +310,12 @@ def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path
                 assert "first" in shown.text and "hunter2" not in shown.text and "[redacted]" in shown.text
                 assert "No call of this tool was approved" in shown.text
                 assert "is not one of" in (await ann.press(path, 422, answer="perhaps")).text
-                await ann.press(path, answer="once", reason="fine")
+                # A yes needs that the masked argument was revealed; the button is one form, and only for approvers.
+                assert "press Reveal first" in (await ann.press(path, 403, answer="once")).text
+                assert "Approve once" not in shown.text and "Reveal" in shown.text
+                revealed = await ann.press(f"{path}/reveal", 200)
+                assert "hunter2" in revealed.text and 'name="revealed"' in revealed.text
+                await ann.press(path, answer="once", reason="fine", revealed="yes")
                 late = await bob.press(path, 409, answer="denied")
                 assert "answered" in late.text and "once" in late.text
                 (said,) = await events_of(runtime, found, ApprovalAnswered)
@@ -315,8 +324,8 @@ def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path
                 # The next question is compared with the call that was approved.
                 await runtime.service.run(found)
                 (again,) = await Approvals(runtime.service).open()
-                assert "The arguments are the same." in (await bob.get(f"/approvals/{again['approval_id']}")).text
-                await bob.press(f"/approvals/{again['approval_id']}", answer="denied", reason="not now")
+                assert "The arguments are the same." in (await bob.get(f"/approvals/{again.approval_id}")).text
+                await bob.press(f"/approvals/{again.approval_id}", answer="denied", reason="not now")
                 assert "Nothing waits for you" in (await bob.get("/approvals")).text
                 await ann.press("/approvals/approval-0123456789abcdef", 404, answer="once")
 
@@ -362,9 +371,9 @@ def test_hostile_text_stays_text_in_every_view(tmp_path: Path) -> None:
             asks = await waiting(runtime, text=words)
             (asked,) = await Approvals(runtime.service).open()
             part = await served_part(served, found)
-            call = f"/missions/{found}/calls/{part['rows'][0]['call_id']}?iteration=1"
+            call = f"/missions/{found}/calls/{part.rows[0].call_id}?iteration=1"
             paths = ["/missions", f"/missions/{found}", f"/missions/{found}/timeline", f"/missions/{found}/plots", call]
-            paths += [f"/missions/{asks}", "/approvals", f"/approvals/{asked['approval_id']}", "/audit", "/lessons"]
+            paths += [f"/missions/{asks}", "/approvals", f"/approvals/{asked.approval_id}", "/audit", "/lessons"]
             paths += ["/lessons?q=%3Cscript%3E", "/missions?words=%3Cscript%3E%22%27", "/tools"]
             for path in paths:
                 _only_ours(await ann.get(path), path)
@@ -378,10 +387,8 @@ def test_hostile_text_stays_text_in_every_view(tmp_path: Path) -> None:
     play(scene)
 
 
-async def served_part(served: Served, mission_id: str) -> dict[str, Any]:
+async def served_part(served: Served, mission_id: str) -> TimelinePart:
     """The rows of a mission's timeline, as the page reads them."""
-    from pursuit.service.timeline import Timelines
-
     return await Timelines(served.runtime.service).part(mission_id)
 
 

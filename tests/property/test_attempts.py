@@ -31,7 +31,7 @@ from pursuit.core.attempts import (
 from pursuit.errors import AlreadySubmitted, BudgetExhausted
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
+from pursuit.problems.manifest import Limits, Manifest, Metric, Scorer, ScoringRule
 
 CALLS, EVALUATIONS, SECONDS = 3, 2, 30.0
 HOLDERS = 3
@@ -42,7 +42,9 @@ PROBLEM = Manifest(
     summary="P.",
     kind="text",
     statement="P.",
-    scorer=Scorer(kind="predicates", predicates=(Rule(metric="m", expression="1"),), metrics=(Metric(name="m"),)),
+    scorer=Scorer(
+        kind="predicates", predicates=(ScoringRule(metric="m", expression="1"),), metrics=(Metric(name="m"),)
+    ),
     budget=Limits(calls=CALLS, evaluations=EVALUATIONS, wall_seconds=SECONDS, evaluation_tools=("evaluate",)),
     digest="d",
 )

@@ -143,7 +143,7 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
     """The same by a plain reading: reason (adjust and in_progress are one), checkpoint, counter."""
     said: list[tuple[str, bool, int]] = []
     latest = best = best_then = None
-    counter, first, event_seen, event_met = 0, True, False, False
+    counter, first = 0, True
     known: set[Any] = set()
     unseen = False
     trail: list[float] = []
@@ -153,7 +153,6 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
         if step.value is not None:
             best = step.value if best is None else min(best, step.value)
             near.append(max(step.value - 1.0, 0.0))
-        event_seen = event_seen or step.event
         output = (step.error, step.digest)
         unseen = unseen or output not in known
         known.add(output)
@@ -162,7 +161,7 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
         met = False
         if checkpoint:
             met = plan.with_metric and latest is not None and latest <= 1.0
-            progress = met or (event_seen and not event_met)
+            progress = met  # the event is optional
             if not plan.with_metric:
                 progress = progress or unseen
             elif best is not None:
@@ -173,7 +172,7 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
                     progress = progress or falls(trail[-10 * plan.limit :], least=4 * plan.limit)
                 near = []
             counter = 0 if first or progress else counter + 1
-            first, event_met, best_then, unseen = False, event_seen, best, False
+            first, best_then, unseen = False, best, False
         if met:
             reason = "criteria_met"
         elif last:

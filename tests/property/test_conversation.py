@@ -19,11 +19,12 @@ from model_stage import ANTHROPIC, OPENAI, RESPONSES
 from pursuit.core import events as ev
 from pursuit.core.fold import advance
 from pursuit.core.state import MissionState
-from pursuit.proposers.choice import NoSampler
-from pursuit.proposers.conversation import Prefixes
-from pursuit.proposers.language import ModelRequest, OfferedTool, ProposerContext
-from pursuit.proposers.model import LONGEST, AskModel, ToolNames
-from pursuit.proposers.provider import Providers
+from pursuit.proposers.contract import ProposerContext
+from pursuit.proposers.language import ModelRequest, OfferedTool
+from pursuit.proposers.model.asking import LONGEST, AskModel, ToolNames
+from pursuit.proposers.model.conversation import Prefixes
+from pursuit.proposers.model.kind import NoSampler
+from pursuit.proposers.model.provider import Providers
 from simulation import mission_data, threshold
 
 TOOLS = ["lab.run", "lab.read"]
@@ -145,11 +146,8 @@ class Story:
                     )
 
     def request(self) -> ModelRequest:
-        async def nothing(_what: Any) -> None:
-            return None
-
         tools = [OfferedTool(name=name, description="d", schema={"type": "object", "properties": {}}) for name in TOOLS]
-        means = ProposerContext(tools=tools, record=lambda model: model, past=nothing, blob=nothing)  # type: ignore[arg-type]
+        means = ProposerContext(mission=self.state.mission, tools=tools)
         asker = AskModel(self.state.mission.proposer, [NoSampler()], means, prefixes=self.prefixes)  # type: ignore[arg-type]
         return anyio.run(asker.request, self.state)
 

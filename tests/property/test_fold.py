@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from pursuit.core import events as ev
 from pursuit.core.best import BestPoints
+from pursuit.core.caps import BY_REASON
 from pursuit.core.confirmation import Confirmations
 from pursuit.core.events import AnyEvent, Event, decode, encode
-from pursuit.core.fold import CAP_REASONS, advance, fold
+from pursuit.core.fold import advance, fold
+from pursuit.core.listing import listing_of
 from pursuit.core.series import Events, Metrics
 from pursuit.core.state import REMEMBERED, MissionState, Remembered
 from pursuit.errors import LedgerTooNew
@@ -48,14 +50,14 @@ facts = st.builds(
     checkpoint=st.booleans(),
     required_met=st.booleans(),
     operator_stop=st.sampled_from([None, "complete", "abort"]),
-    cap=st.none() | st.sampled_from(sorted(CAP_REASONS)),
+    cap=st.none() | st.sampled_from(sorted(BY_REASON)),
     no_progress=count,
     threshold=st.none() | st.integers(1, 1_000),
     same_calls=st.booleans(),
     new_error=maybe,
 )
 verdicts = st.sampled_from(["continue", "adjust", "complete", "terminate"])
-reasons = st.sampled_from(["criteria_met", "no_progress", "in_progress", *sorted(CAP_REASONS)])
+reasons = st.sampled_from(["criteria_met", "no_progress", "in_progress", *sorted(BY_REASON)])
 said = {"at": at, "by": word, "reason": maybe}
 CREATED = ev.MissionCreated(at=1.0, mission=mission_data(criteria=[threshold()]), tools=["lab.run"])
 
@@ -181,6 +183,7 @@ STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
         criteria=st.lists(results, max_size=2),
         elapsed=seconds,
     ),
+    ev.ProposerRemembered: st.builds(ev.ProposerRemembered, at=at, kind=word, data=st.dictionaries(word, count)),
     ev.MissionWarned: st.builds(
         ev.MissionWarned, at=at, iteration=count, code=st.just("metric_missing"), message=word, criteria=st.lists(word)
     ),
@@ -241,6 +244,16 @@ WORDS = [
 ]
 # What a driver stages. A claim is recorded in the stream's own order: a pause before it and one after it differ.
 OWN = [ev.ModelAnswered, ev.CallIntended, ev.CallSettled, ev.CallRefused, ev.ScriptEnded, ev.IterationProposed]
+STANDS = [
+    ev.RunClaimed,
+    ev.ModelAsked,
+    ev.TurnContinued,
+    ev.IterationEnded,
+    ev.WaitBegan,
+    ev.MissionFailed,
+    ev.MissionEnded,
+    ev.MissionResumed,
+]
 later_events = st.one_of([strategy for kind, strategy in STRATEGIES.items() if kind is not ev.MissionCreated])
 operator_words = st.one_of([STRATEGIES[kind] for kind in WORDS])
 own_events = st.one_of([STRATEGIES[kind] for kind in OWN])
@@ -278,7 +291,7 @@ def folded(events: list[Event]) -> MissionState:
 
 def test_the_strategies_know_every_event() -> None:
     assert set(STRATEGIES) == set(get_args(AnyEvent))
-    assert len(STRATEGIES) == 27
+    assert len(STRATEGIES) == 28
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
@@ -309,6 +322,15 @@ def test_the_fold_is_deterministic_also_over_stored_bytes(events: list[Event]) -
     stored = [decode(*encode(event)) for event in events]
     assert plain(fold([CREATED, *stored])) == first
     assert first["seq"] == len(events) + 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(later_events, max_size=10),
+    st.lists(st.one_of([STRATEGIES[kind] for kind in (*OWN, *STANDS)]), min_size=1, max_size=3),
+)
+def test_the_row_that_is_stored_with_events_is_that_of_their_fold(events: list[Event], ahead: list[Event]) -> None:
+    assert listing_of(folded(events), ahead) == listing_of(folded([*events, *ahead]))
 
 
 def test_the_fold_begins_with_a_mission() -> None:
@@ -414,7 +436,7 @@ def test_an_end_is_final_unless_the_budget_is_extended(events: list[Event]) -> N
         if not ended or (state.status, state.verdict, state.verdict_reason) == before:
             continue
         assert isinstance(event, ev.BudgetExtended)
-        assert before[2] in CAP_REASONS
+        assert before[2] in BY_REASON
         assert (state.status, state.verdict, state.ended_at, state.closed) == ("paused", None, None, False)
 
 

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pursuit.core.budgets import POOLED, RemainingBudget, child_id, used_of
+from pursuit.core.budgets import RemainingBudget, budget_use, child_id, used_of
+from pursuit.core.caps import POOLED
 from pursuit.core.child_admission import Refused, Spawns
 from pursuit.core.decision import reached_cap
 from pursuit.core.events import (
@@ -37,7 +38,6 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import advance, fold
 from pursuit.core.mission import SPAWN
-from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
 from pursuit.engine.call_admission import ONE_CALL
 from simulation import mission_data
@@ -256,7 +256,7 @@ def test_a_childs_cost_that_nobody_knows_is_its_parents_too() -> None:
         intended = CallIntended(call_id=f"{place}", iteration=0, tool=SPAWN, args={}, task=task, reserved={})
         advance(state, intended)
         advance(state, CallSettled(call_id=f"{place}", iteration=0, outcome="ok", used=dict(used)))
-        told.append(budget_row(state)["used"]["cost_usd"])
+        told.append(budget_use(state).caps["max_cost_usd"].used)
     assert told == [0, 0.5, None]
     assert "max_cost_usd" not in used_of(state)
     assert RemainingBudget(state).left == {"max_iterations": 6}, "what is counted stays a number"

@@ -7,6 +7,7 @@ import datetime
 import math
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from hypothesis import strategies as st
 
 from pursuit.config.files import as_toml
 from pursuit.errors import ValidationFailed
-from pursuit.problems import manifest_reading, scorer_reading
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED
-from pursuit.problems.manifest import Manifest
+from pursuit.problems.manifest import Baseline, Citation, Limits, Manifest, Metric, Scorer, ScoringRule, Visibility
 from pursuit.problems.manifest_reading import parse_manifest, read_manifest
 from pursuit.problems.missions import Plan, mission_for, proposer_for
 
@@ -48,10 +48,9 @@ SCALARS = st.one_of(
     st.just(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
 )
 WORDS = (
-    *manifest_reading.KEYS, *manifest_reading.CITATION_KEYS,
-    *manifest_reading.BUDGET_KEYS, *manifest_reading.VISIBILITY_KEYS,
-    *manifest_reading.BASELINE_KEYS, *manifest_reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS,
-    *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS, "command", "args", "env", "cwd", "url", "headers",
+    *(field.name for table in (Manifest, Citation, Limits, Visibility, Baseline, Scorer, Metric, ScoringRule)
+      for field in fields(table)),
+    "file", "script", "command", "args", "env", "cwd", "url", "headers",
     "timeouts", "tools", "parameters", "low", "choices", "then", "type", "properties", "required", "$ref", "$schema",
     "$id", "pattern", "patternProperties", "enum", "items", "allOf",
 )  # fmt: skip
@@ -97,7 +96,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @BOUNDED
-@given(table=st.dictionaries(st.sampled_from(manifest_reading.KEYS), VALUES, max_size=14))
+@given(table=st.dictionaries(st.sampled_from([field.name for field in fields(Manifest)]), VALUES, max_size=14))
 def test_any_values_of_any_keys(tmp_path_factory: pytest.TempPathFactory, table: dict[str, Any]) -> None:
     checked(table, tmp_path_factory.getbasetemp() / "problem.toml")
 

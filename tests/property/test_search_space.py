@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.core.search import Parameter
-from pursuit.proposers.objective import Score
-from pursuit.proposers.samplers import Study
-from pursuit.proposers.space import Space
+from pursuit.proposers.search.objective import Score
+from pursuit.proposers.search.samplers import Study
+from pursuit.proposers.search.settings import Parameter
+from pursuit.proposers.search.space import Space
 
 whole = st.integers(1 - 2**53, 2**53 - 1)
 bounds = st.floats(-1e6, 1e6, allow_subnormal=False)

@@ -27,6 +27,7 @@ from test_mcp_asking import World, yes
 from pursuit import Runtime
 from pursuit.cli.main import answer
 from pursuit.config.configuration import USUAL_CHANNELS, Configuration, load_configuration
+from pursuit.core.approvals import Approval
 from pursuit.core.audit import masked, redacted
 from pursuit.core.events import ApprovalAnswered
 from pursuit.core.mission import parse_proposal
@@ -95,7 +96,7 @@ def test_a_client_with_the_scope_of_approvers_answers_its_own_question(tmp_path:
 
                 async def say(answer: str) -> Any:
                     (row,) = await Approvals(service).open()
-                    return await wire.post(f"{url}/approvals/{row['approval_id']}", json={"answer": answer})
+                    return await wire.post(f"{url}/approvals/{row.approval_id}", json={"answer": answer})
 
                 await wipes(served, "sly")
                 for answer in ("once", "arguments", "mission"):
@@ -127,11 +128,30 @@ def test_a_client_with_the_scope_of_approvers_answers_for_its_child_mission(tmp_
             with anyio.fail_after(30):
                 while not (rows := await approvals.open()):
                     await anyio.sleep(0.02)
-            assert rows[0]["session_id"] != mission
+            assert rows[0].stream != mission
             async with http(served.shown["sly"]) as wire:
-                place = f"{served.url.removesuffix('/mcp')}/approvals/{rows[0]['approval_id']}"
+                place = f"{served.url.removesuffix('/mcp')}/approvals/{rows[0].approval_id}"
                 refused = await wire.post(place, json={"answer": "once"})
             assert (refused.status_code, served.world.reached) == (403, [])
+
+    run(main)
+
+
+@pytest.mark.guarantee("no-client-approves-its-own-call")
+def test_a_client_with_the_scope_of_approvers_answers_for_its_mission_that_another_drives(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, ASK) as served:
+            scopes: Any = ["missions:write", "tools:call", "approvals:answer"]
+            served.shown["sly"] = served.tokens.make("sly", scopes=scopes)
+            mission = await served.start("sly", {**WIPES, "share": ["guest"]})
+            await served.call("guest", "mission_iterate", {"session_id": mission})
+            (row,) = await Approvals(served.runtime.service).open()
+            async with http(served.shown["sly"]) as wire:
+                place = f"{served.url.removesuffix('/mcp')}/approvals/{row.approval_id}"
+                refused = await wire.post(place, json={"answer": "once"})
+                assert (refused.status_code, refused.json()["code"]) == (403, "policy_denied")
+                assert (await wire.post(place, json={"answer": "denied"})).status_code == 200
+            assert served.world.reached == []
 
     run(main)
 
@@ -149,7 +169,7 @@ def test_a_client_that_may_approve_its_own_calls_answers_for_another(tmp_path: P
                 await client.call_tool("mission_iterate", {"session_id": mission})
             assert (asked, served.world.reached) == ([], [])
             (row,) = await Approvals(served.runtime.service).open()
-            assert row["session_id"] == mission
+            assert row.stream == mission
 
     run(main)
 
@@ -201,16 +221,16 @@ def test_after_a_restart_a_client_answers_the_question_of_its_task_by_its_channe
             (row,) = await Approvals(served.runtime.service).open()
             asked = now.get("inputRequests", {})
             assert (now["status"], list(asked)) == (
-                ("input_required", [row["approval_id"]]) if who == "trusted" else ("completed", [])
+                ("input_required", [row.approval_id]) if who == "trusted" else ("completed", [])
             )
             before = list(served.world.reached)
-            said = {row["approval_id"]: {"action": "accept", "content": {"answer": "once"}}}
+            said = {row.approval_id: {"action": "accept", "content": {"answer": "once"}}}
             await served.ask(who, "tasks/update", {"taskId": task, "inputResponses": said}, able=able)
             with anyio.fail_after(30):
                 while (await state())["status"] != "completed":
                     await anyio.sleep(0.02)
             assert served.world.reached == [*before, *(["tools/call"] if who == "trusted" else [])]
-            answers = await events_of(served.runtime, row["session_id"], ApprovalAnswered)
+            answers = await events_of(served.runtime, row.stream, ApprovalAnswered)
             told = [(one.channel, str(one.person).partition(":")[0]) for one in answers]
             assert told == ([("http-elicitation", "token")] if who == "trusted" else [])
 
@@ -258,7 +278,7 @@ async def waiting(folder: Path, policy: OperatorPolicy = ONE, **args: Any) -> tu
         name = (await runtime.service.start(mission(proposer=repeat("write", **args)))).session_id
         await runtime.service.run(name)
         (row,) = await Approvals(runtime.service).open(name)
-        return name, row["approval_id"]
+        return name, row.approval_id
 
 
 def told(capsys: pytest.CaptureFixture[str], folder: Path, *words: str, config: str = "") -> tuple[int, str]:
@@ -287,9 +307,9 @@ def test_a_yes_by_a_channel_that_is_not_listed_changes_nothing_and_says_so(
             await runtime.service.run(name)
             (row,) = await Approvals(runtime.service).open(name)
             with pytest.raises(PolicyDenied, match="nothing was changed"):
-                await Approvals(runtime.service).answer(row["approval_id"], "once", caller=ANN)
+                await Approvals(runtime.service).answer(row.approval_id, "once", caller=ANN)
             at_terminal = Caller(who="me", transport="terminal")
-            await Approvals(runtime.service).answer(row["approval_id"], "once", caller=at_terminal)
+            await Approvals(runtime.service).answer(row.approval_id, "once", caller=at_terminal)
             (said,) = await events_of(runtime, name, ApprovalAnswered)
             assert said.channel == "terminal"
 
@@ -308,14 +328,14 @@ def test_one_person_answers_for_two(tmp_path: Path, capsys: pytest.CaptureFixtur
         config = Configuration(policy=TWO)
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"w": [write]}) as runtime:
             approvals = Approvals(runtime.service)
-            assert (await approvals.open(name))[0]["required"] == 2
+            assert (await approvals.open(name))[0].require == 2
             with pytest.raises(Conflict, match="another one must say yes"):  # the same user, over stdio
                 await approvals.answer(approval_id, "mission", caller=Caller(who="me", transport="stdio"))
             assert (await runtime.service.state(name)).waiting_for == "approval"
             answered = await approvals.answer(approval_id, "mission", caller=BOB)
-            assert answered["status"] == "running"
+            assert answered.status == "running"
             state = await runtime.service.state(name)
-            assert state.approvals[approval_id].answer == "once", "the narrower yes is what both agree on"
+            assert state.approvals.asked[approval_id].answer == "once", "the narrower yes is what both agree on"
             with pytest.raises(Conflict, match="answered already"):
                 await approvals.answer(approval_id, "denied", caller=ANN)
 
@@ -333,23 +353,23 @@ def test_a_no_of_anyone_refuses_and_a_grant_of_one_covers_no_call_that_needs_two
             service, approvals = runtime.service, Approvals(runtime.service)
             name = (await service.start(mission(proposer={"kind": "client"}, budget={"max_iterations": 9}))).session_id
 
-            async def asked(text: str) -> dict[str, Any]:
+            async def asked(text: str) -> Approval:
                 call = {"tool_name": "write", "args": {"text": text}}
                 await service.iterate(name, proposal=parse_proposal({"tool_calls": [call]}))
                 return (await approvals.open(name))[0]
 
             row = await asked("dev")
-            await approvals.answer(row["approval_id"], "mission", caller=ANN)  # for the whole tool, by one person
+            await approvals.answer(row.approval_id, "mission", caller=ANN)  # for the whole tool, by one person
             await service.iterate(name)
             row = await asked("prod-1")
-            assert (row["required"], row["approved_by"]) == (2, [])
+            assert (row.require, row.approved_by) == (2, [])
             for who in (ANN, BOB):
-                await approvals.answer(row["approval_id"], "once", caller=who)
+                await approvals.answer(row.approval_id, "once", caller=who)
             await service.iterate(name)
             row = await asked("prod-2")
-            await approvals.answer(row["approval_id"], "once", caller=ANN)
-            await approvals.answer(row["approval_id"], "denied", caller=BOB)
-            assert (await service.state(name)).approvals[row["approval_id"]].answer == "denied"
+            await approvals.answer(row.approval_id, "once", caller=ANN)
+            await approvals.answer(row.approval_id, "denied", caller=BOB)
+            assert (await service.state(name)).approvals.asked[row.approval_id].answer == "denied"
 
     anyio.run(main)
 
@@ -364,12 +384,12 @@ def test_two_operators_answer_a_question_of_the_gateway(tmp_path: Path) -> None:
             refused = await served.call("guest", "wipe")
             assert "needs the yes of 2 people" in refused["content"][0]["text"]
             (row,) = await approvals.open()
-            await approvals.answer(row["approval_id"], "mission", caller=ANN)
+            await approvals.answer(row.approval_id, "mission", caller=ANN)
             with pytest.raises(Conflict, match="another one must say yes"):
-                await approvals.answer(row["approval_id"], "once", caller=ANN)
+                await approvals.answer(row.approval_id, "once", caller=ANN)
             assert "1 of 2 said yes" in (await served.call("guest", "wipe"))["content"][0]["text"]
             assert served.world.reached == []
-            await approvals.answer(row["approval_id"], "mission", caller=BOB)
+            await approvals.answer(row.approval_id, "mission", caller=BOB)
             for _ in range(2):
                 assert not (await served.call("guest", "wipe")).get("isError")
             assert served.world.reached == ["tools/call"] * 2
@@ -425,18 +445,18 @@ def test_the_gateway_keeps_the_arguments_of_a_question_whole(tmp_path: Path) -> 
             service, approvals = served.runtime.service, Approvals(served.runtime.service)
             await served.call("guest", "wipe", {"script": LONG, "secret_script": "rm"})
             (row,) = await approvals.open()
-            assert row["cut"] and "rm -rf" not in str(row)
+            assert row.cut and "rm -rf" not in str(row)
             with pytest.raises(ApprovalNeeded):
-                await approvals.answer(row["approval_id"], "once", caller=ANN)
-            shown = await approvals.show(row["approval_id"], caller=ANN)
-            assert shown["args"] == {"script": LONG, "secret_script": "[redacted]"}
-            shown = await approvals.show(row["approval_id"], caller=ANN, reveal=True)
-            assert shown["args"]["secret_script"] == "rm"
+                await approvals.answer(row.approval_id, "once", caller=ANN)
+            shown = await approvals.show(row.approval_id, caller=ANN)
+            assert shown.args == {"script": LONG, "secret_script": "[redacted]"}
+            shown = await approvals.show(row.approval_id, caller=ANN, reveal=True)
+            assert shown.args["secret_script"] == "rm"
             assert [line["arguments"].get("reveal") for line in await service.audited() if line["verb"] == "show"] == [
                 None,
                 True,
             ]
-            await approvals.answer(row["approval_id"], "once", caller=ANN)
+            await approvals.answer(row.approval_id, "once", caller=ANN)
             assert not (await served.call("guest", "wipe", {"script": LONG, "secret_script": "rm"})).get("isError")
             assert (await service.verify()).ok
 
@@ -470,14 +490,14 @@ def test_a_long_tool_name_or_two_keys_that_look_alike_hide_an_argument(
             for args in hidden:
                 await served.call("guest", name, args)
                 (row,) = await approvals.open()
-                assert row["description"].startswith(f"{name} of server world (")
-                assert ('"rm"' in row["description"]) or row["cut"], args
-                if row.get("cut"):
+                assert row.description.startswith(f"{name} of server world (")
+                assert ('"rm"' in row.description) or row.cut, args
+                if row.cut:
                     with pytest.raises(ApprovalNeeded):
-                        await approvals.answer(row["approval_id"], "once", caller=ANN)
-                shown = await approvals.show(row["approval_id"], caller=ANN)
-                assert '"rm"' in json.dumps(shown["args"])
-                await approvals.answer(row["approval_id"], "denied", caller=ANN)
+                        await approvals.answer(row.approval_id, "once", caller=ANN)
+                shown = await approvals.show(row.approval_id, caller=ANN)
+                assert '"rm"' in json.dumps(shown.args)
+                await approvals.answer(row.approval_id, "denied", caller=ANN)
                 await served.call("guest", name, args)
             assert served.world.reached == []
 

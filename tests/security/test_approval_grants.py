@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,7 @@ from callers_stage import serving
 from gateway_stage import run
 from test_callers import WIPES
 
-from pursuit.core.approvals import Approval, granted_scope
-from pursuit.core.gateway_events import bound_tool, wide_scope
+from pursuit.core.approvals import Approval, tool_scope
 from pursuit.service.approvals import Approvals
 
 ASK = """
@@ -33,7 +33,7 @@ def test_a_yes_to_one_client_covers_no_other_in_a_shared_mission(tmp_path: Path,
             asked = {"session_id": mission}
             await served.call("other", "mission_iterate", asked)
             (question,) = await approvals.open()
-            await approvals.answer(question["approval_id"], answer)
+            await approvals.answer(question.approval_id, answer)
             await served.call("other", "mission_iterate", asked)
             assert served.world.reached == ["tools/call"]
             waits = await served.call("guest", "mission_iterate", asked)
@@ -48,26 +48,15 @@ def test_no_name_of_a_tool_or_a_client_reads_as_the_yes_of_another() -> None:
     ends = ["", " from 2 people", " as d", " by oauth:i#x", " as d by oauth:i#x", '"', "\\u0020by oauth:i#x"]
     tools = [f"w.wipe{end}" for end in ends]
     asked = [(tool, f"oauth:i#x{end}", people) for tool in tools for end in ends for people in (1, 2, 3)]
-    gateway = {granted_scope(wide_scope(who, bound_tool(tool, "d")), people) for tool, who, people in asked}
-    missions = {question(tool, who, people).scope("mission") for tool, who, people in asked}
-    assert len(gateway) == len(missions) == len(asked)
-    assert wide_scope("token:a", "w.wipe") == "tool w.wipe by token:a", "as it is in ledgers of before"
+    assert len({granted(*one) for one in asked}) == len(asked)
+    assert tool_scope("w.wipe", digest=None, client="token:a") == "tool w.wipe by token:a", "as in ledgers of before"
 
 
-def question(tool: str, who: str, people: int) -> Approval:
-    return Approval(
-        approval_id="approval-1",
-        call_id="call-1",
-        tool=tool,
-        args={},
-        description="",
-        reason="",
-        asked_at=0,
-        until=1,
-        subject=who,
-        require=people,
-        digest="d",
-    )
+def granted(tool: str, who: str, people: int) -> str:
+    """What a yes for the whole tool covers."""
+    times: dict[str, Any] = {"asked_at": 0, "until": 1, "scope": "", "description": "", "reason": ""}
+    asked = Approval(approval_id="approval-1", tool=tool, args={}, client=who, require=people, digest="d", **times)
+    return replace(asked, answer="mission").granted_scope()
 
 
 @pytest.mark.guarantee("a-yes-is-for-one-client")
@@ -77,7 +66,7 @@ def test_a_yes_at_the_gateway_covers_no_later_token_of_the_same_name(tmp_path: P
             approvals = Approvals(served.runtime.service)
             assert (await served.call("guest", "wipe"))["isError"]
             (question,) = await approvals.open()
-            await approvals.answer(question["approval_id"], "mission")
+            await approvals.answer(question.approval_id, "mission")
             assert not (await served.call("guest", "wipe")).get("isError")
             assert (await served.call("other", "wipe"))["isError"]
             served.tokens.revoke("guest")

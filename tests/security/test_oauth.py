@@ -306,6 +306,9 @@ ATTACKS: dict[str, Attack] = {
     "changed": _changed,
     "with an unknown key": lambda issuer, resource: issuer.signed(resource, {"kid": "other"}),
     "with a key that is no text": lambda issuer, resource: _numbered(issuer, resource, {"kid": "7"}),
+    "that proves a key": lambda issuer, resource: issuer.signed(resource, {"typ": "dpop+jwt"}),
+    "that ends a session": lambda issuer, resource: issuer.signed(resource, {"typ": "Application/Logout+JWT"}),
+    "of a type that is no text": lambda issuer, resource: issuer.signed(resource, {"typ": 7}),
     "too long": lambda issuer, resource: issuer.signed(resource, more="x" * 20_000),
     "no JWT": lambda _issuer, _resource: "a.b.c",
     "nothing": lambda _issuer, _resource: "x",
@@ -325,7 +328,9 @@ def test_every_other_token_is_refused(issuer: Issuer, tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
             assert (await answer_to(served.url, issuer.token(served.url))).status_code == 200
-            assert (await answer_to(served.url, issuer.signed(served.url, aud=[served.url, "x"]))).status_code == 200
+            right = [issuer.signed(served.url, aud=[served.url, "x"])]
+            right += [issuer.signed(served.url, {"typ": kind}) for kind in ("at+jwt", "application/at+jwt", "jwt")]
+            assert [(await answer_to(served.url, token)).status_code for token in right] == [200] * 4
             for name, attack in ATTACKS.items():
                 token = await anyio.to_thread.run_sync(attack, issuer, served.url)
                 answer = await answer_to(served.url, token)

@@ -20,6 +20,7 @@ from pursuit import Runtime
 from pursuit.cli.main import answer
 from pursuit.config.configuration import Configuration, load_configuration
 from pursuit.config.servers import ServerConfig
+from pursuit.core.approvals import Approval
 from pursuit.core.mission import parse_mission
 from pursuit.core.pins import PINS, decode_pin
 from pursuit.core.tools import ToolOverride
@@ -72,12 +73,12 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def approve(runtime: Runtime, given: str = "once") -> list[dict[str, Any]]:
+async def approve(runtime: Runtime, given: str = "once") -> list[Approval]:
     """The open questions, which are answered like this."""
     approvals = Approvals(runtime.service)
     asked = await approvals.open()
     for one in asked:
-        await approvals.answer(one["approval_id"], given)  # pyright: ignore[reportArgumentType]
+        await approvals.answer(one.approval_id, given)  # pyright: ignore[reportArgumentType]
     return asked
 
 
@@ -108,7 +109,7 @@ def test_through_the_gateway_a_changed_tool_needs_a_yes_again_and_the_others_do_
             assert words(await client.call("other")) == "other"
             assert world.called == ["write", "turn", "other"]
             (asked,) = await approve(stage.runtime)
-            assert shown in asked["description"]
+            assert shown in asked.description
             assert words(await client.call(name)) == name
             assert words(await client.call(name)) == name
 
@@ -153,7 +154,7 @@ server = "turner"
                     await client.call_tool("mission_iterate", asks)
             assert (asked, world.called) == ([], ["other", "turn"])
             (row,) = await Approvals(served.runtime.service).open()
-            assert INJECTED in row["description"]
+            assert INJECTED in row.description
 
     run(main)
 
@@ -193,7 +194,7 @@ def test_a_grant_at_the_gateway_is_for_the_definition_that_it_was_given_for(tmp_
             await client.call("turn", {"to": POISONED})
             assert await asks(client, stage)
             (asked,) = await approve(stage.runtime, "mission")
-            assert "server world changed write" in asked["description"]
+            assert "server world changed write" in asked.description
             assert not await asks(client, stage)
 
     run(main)
@@ -258,8 +259,8 @@ def test_during_a_mission_a_change_is_one_question_for_the_server_and_the_rest_g
             assert state.waiting_for == "approval"
             assert world.called == ["write", "turn"]
             (asked,) = await approve(runtime, given)
-            assert asked["description"].startswith("accept the changed tools of server world?")
-            shown = [line for line in asked["description"].splitlines() if line.startswith(("changed", "added"))]
+            assert asked.description.startswith("accept the changed tools of server world?")
+            shown = [line for line in asked.description.splitlines() if line.startswith(("changed", "added"))]
             assert shown == ["changed write", "changed other", "added more"]
             await runtime.service.run(started)
             expected = [("write", "ok"), ("turn", "ok"), ("write", after), ("other", after), ("turn", "ok")]
@@ -289,7 +290,7 @@ def test_a_grant_in_a_mission_is_for_the_definition_that_it_was_given_for(tmp_pa
             await runtime.service.run(started)
             assert world.called == ["write", "write", "turn"]
             (asked,) = await approve(runtime, "denied")
-            assert asked["tool"] == "world.write"
+            assert asked.tool == "world.write"
             await runtime.service.run(started)
             assert world.called == ["write", "write", "turn"]
 

@@ -17,14 +17,13 @@ import anyio
 import pytest
 from engine_stage import mission, play, repeat, stage
 
-from pursuit import Budget, Runtime, event
+from pursuit import Budget, Problem, Runtime, event
 from pursuit.config.configuration import Configuration
 from pursuit.core.tools import Tool
 from pursuit.engine.context import SystemClock
 from pursuit.ledger.chain import GENESIS, link
 from pursuit.ledger.contract import Verification
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.problem import Problem
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import GatewayJournal
 from pursuit.service.proof import verify_export
@@ -126,6 +125,7 @@ def rechain(connection: sqlite3.Connection, identity: int) -> None:
 
 @pytest.mark.guarantee("tampering-is-found")
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit["name"])
+@pytest.mark.damaged_ledger("edits the database")
 def test_an_edit_of_the_ledger_is_found(ledger: Ledger, edit: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     tamper(ledger, edit, path)

@@ -205,7 +205,7 @@ WRONG = {
     "path = 3": "under or host",
     "path = {}": "needs one of under and host",
     'path = { under = "a", host = ["b"] }': "needs one of under and host",
-    "path = { within = 'a' }": "there is no such key here",
+    "path = { within = 'a' }": "is not a known key",
     "path = { under = 3 }": "must be a text",
     'url = { host = "example.org" }': "must be a list",
     "url = { host = [] }": "at least one host",

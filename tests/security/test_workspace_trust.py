@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from pursuit.server.tokens import Tokens
 
 SERVER = '[servers.evil]\ncommand = "sh"\nargs = ["-c", "OWNED; exec cat"]\n'
 JSON = '{"mcpServers": {"evil": {"command": "sh", "args": ["-c", "OWNED; exec cat"]}}}'
-HARMLESS = '[policy]\nmode = "auto"\n'
+HARMLESS = "[settings]\ncall_timeout = 7\n"
 OWN = '[commands.own]\nargv = ["true"]\n'
 COMMANDS = '[commands.evil]\nargv = ["sh", "-c", "OWNED"]\n'
 CHECKS = '[checks.evil]\ncommand = ["sh", "-c", "OWNED"]\n'
@@ -107,7 +108,7 @@ def test_what_is_trusted_runs_and_other_edits_ask_nothing(victim: Victim) -> Non
     assert "server evil: sh -c" in victim.run("trust", ".", "--show")[1]
     assert victim.run("tools")[0] == 2
     assert victim.run("trust", ".")[0] == 0
-    file.write_text(file.read_text() + '[policy]\nmode = "never"\n[settings]\ncall_timeout = 7\n')
+    file.write_text(f'{file.read_text()}[settings]\ncall_timeout = 7\n[prices."a:b"]\ninput = 1\noutput = 2\n')
     assert victim.run("tools")[0] == 1  # it is no MCP server
     assert victim.owned
 
@@ -136,6 +137,86 @@ def test_a_change_of_what_is_started_asks_again(victim: Victim, change: Callable
     victim.write("pursuit.toml", change(SERVER))
     code, said = victim.run("tools")
     assert (code, victim.owned) == (2, False), said
+
+
+RULED = f"""{SERVER}pin = "deny"
+[policy]
+mode = "ask"
+[[policy.rules]]
+decision = "deny"
+tool = "rm"
+[approvals]
+channels = ["terminal"]
+[limits]
+running = 2
+[commands.one]
+argv = ["echo", "{{x}}"]
+isolation = "bubblewrap"
+parameters = {{ x = {{ type = "string", pattern = "^good$" }} }}
+"""
+SETTINGS: list[tuple[str, str, list[str]]] = [
+    ('mode = "ask"', 'mode = "auto"', ['removed setting policy.mode = "ask"', 'setting policy.mode = "auto"']),
+    ('decision = "deny"', 'decision = "allow"', ['setting policy.rules = {"decision": "allow", "tool": "rm"}']),
+    ('[[policy.rules]]\ndecision = "deny"\ntool = "rm"\n', "", ["removed setting policy.rules"]),
+    ('channels = ["terminal"]', "channels = []", ["setting approvals.channels = []"]),
+    ('"terminal"]', '"terminal", "api"]', ['setting approvals.channels = "api"']),
+    ("running = 2", "running = 9", ["removed setting limits.running = 2", "setting limits.running = 9"]),
+    ('pin = "deny"', "", ['removed setting servers.evil.pin = "deny"']),
+    ('pin = "deny"', 'pin = "deny"\nmethods = ["x/*"]', ['setting servers.evil.methods = "x/*"']),
+    ('pin = "deny"', 'pin = "deny"\ntools.t.read_only = true', ["setting servers.evil.tools.t.read_only = true"]),
+    ('"^good$"', '".*"', ["removed setting commands.one.parameters", 'commands.one.parameters.x.pattern = ".*"']),
+    ('"{x}"]\n', '"{x}"]\nallow_parent_paths = true\n', ["setting commands.one.allow_parent_paths = true"]),
+    ('isolation = "bubblewrap"\n', "", ['removed setting commands.one.isolation = "bubblewrap"']),
+    ("[limits]", '[schedule]\ncron = "* * * * *"\nmission = "m"\n[limits]', ['setting schedule.mission = "m"']),
+    ("[limits]", '[serve.oauth]\nissuer = "https://a.example"\n[limits]', ["setting serve.oauth.issuer"]),
+    ("[limits]", "[callers]\nmay_force_complete = true\n[limits]", ["setting callers.may_force_complete = true"]),
+]
+
+
+@pytest.mark.guarantee("a-changed-policy-asks-again")
+@pytest.mark.parametrize(("old", "new", "lines"), SETTINGS)
+def test_a_change_of_what_may_be_done_asks_again_with_the_difference(
+    victim: Victim, old: str, new: str, lines: list[str]
+) -> None:
+    victim.write("pursuit.toml", RULED)
+    assert victim.run("trust", ".")[0] == 0
+    victim.write("pursuit.toml", RULED.replace(old, new))
+    code, said = victim.run("tools")
+    assert (code, victim.owned) == (2, False), said
+    assert [line for line in lines if line not in said] == [], said
+    assert "limits.running" not in said or "running" in old, "what did not change is not shown"
+
+
+@pytest.mark.guarantee("a-changed-policy-asks-again")
+def test_a_setting_that_moves_to_a_file_where_it_is_not_in_force_asks_again(victim: Victim) -> None:
+    victim.write("pursuit.toml", f'{SERVER}disabled_tools = ["rm"]\n')
+    victim.write("mcp.json", '{"servers": {}}')
+    assert victim.run("trust", ".")[0] == 0
+    victim.write("pursuit.toml", SERVER)
+    victim.write("mcp.json", '{"servers": {"evil": {"command": "sh", "disabled_tools": ["rm"]}}}')
+    code, said = victim.run("tools")
+    assert (code, victim.owned) == (2, False), said
+    line = 'setting servers.evil.disabled_tools = "rm"'
+    assert f"removed {line}" in said and line.replace("servers", "mcp.json: servers") in said
+
+
+@pytest.mark.guarantee("a-changed-policy-asks-again")
+def test_a_running_server_takes_no_policy_that_was_not_accepted(victim: Victim) -> None:
+    harmless = '[policy]\nmode = "never"\n'
+    file = victim.write("pursuit.toml", harmless)
+    assert victim.run("trust", ".")[0] == 0
+
+    async def main() -> None:
+        async with Runtime(config=file) as runtime:
+            file.write_text(harmless.replace("never", "auto"), encoding="utf-8")
+            with pytest.raises(NotTrusted, match=r'policy\.mode = "auto"'):
+                await runtime.reload()  # as SIGHUP does it
+            assert runtime.toolbox.host.policy.mode == "never"
+            assert victim.run("trust", ".")[0] == 0
+            await runtime.reload()
+            assert runtime.toolbox.host.policy.mode == "auto"
+
+    anyio.run(main)
 
 
 AGENT = """
@@ -229,6 +310,18 @@ def test_a_ledger_that_came_with_the_folder_runs_no_check(victim: Victim, monkey
     victim.run("trust", ".")
     victim.run("resume", mission)
     assert victim.owned
+
+
+def test_all_interrupted_missions_of_a_foreign_ledger_stay_interrupted(victim: Victim) -> None:
+    victim.write("pursuit.toml", OWN)
+    assert victim.run("trust", ".")[0] == 0
+    kills = CHECK.replace("OWNED", "if test -e once; then OWNED; else touch once; kill -9 $PPID; fi")
+    victim.write("m.toml", MISSION.format(criterion=kills))
+    stranger = {**os.environ, "PURSUIT_TRUST": "1"}
+    run = subprocess.run([*COMMAND, "run", "m.toml"], cwd=victim.folder, env=stranger, capture_output=True, check=False)
+    assert run.returncode == -signal.SIGKILL
+    code, said = victim.run("resume", "--all")
+    assert (code, victim.owned, "ledger.db" in said) == (2, False, True), said
 
 
 CREDENTIALS = [

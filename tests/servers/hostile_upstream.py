@@ -167,11 +167,16 @@ class Call:
             self.progress(number, total=3, message=f"s{number}", x=None)
         return {"content": [text("with token" if self.token is not None else "without")]}
 
-    def logs(self) -> dict[str, Any]:
-        level = self.meta.get(f"{ENVELOPE}logLevel") if MODERN else STATE["level"]
+    def gate(self) -> str | None:
+        """Waits until the file exists that the arguments name."""
         gate = (self.params.get("arguments") or {}).get("gate")
         while gate is not None and not Path(gate).exists():
             time.sleep(0.01)
+        return gate
+
+    def logs(self) -> dict[str, Any]:
+        level = self.meta.get(f"{ENVELOPE}logLevel") if MODERN else STATE["level"]
+        gate = self.gate()
         for one in ("debug", "error"):
             if level == "debug" or (level is not None and one == "error"):
                 data = {"n": gate and Path(gate).name}
@@ -189,7 +194,14 @@ class Call:
         time.sleep(self.params["arguments"]["s"])
         return {"content": [text("rested")]}
 
+    def large(self) -> dict[str, Any]:
+        big = {"content": [text("x" * (17 << 20))]}
+        if self.params["arguments"].get("last"):  # the id comes after what is too long
+            print(json.dumps({"jsonrpc": "2.0", "result": big, "id": self.ident}), flush=True)
+        return big
+
     def elicit(self) -> dict[str, Any]:
+        self.gate()
         asking, answer = ask(self.params, "who", "elicitation/create", FORM)
         return asking or {"content": [text(json.dumps(answer))]}
 

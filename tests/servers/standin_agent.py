@@ -11,7 +11,7 @@ It reads a plan, one row for each turn, from the JSON file in its first argument
     {"flood": 1000000}               writes that many bytes of updates; without an end if it is 0
     {"line": 1000000}                writes that many bytes without an end of the line
     {"late": {...}}                  asks as with `ask`, after it has said that the turn is over
-    {"leave": "file"}                ends after the turn; the file gets the id of the process above it
+    {"run": "git init sub"}          runs a command of the shell, and waits for its end
     {"sleep": 0.1}                   does nothing for so many seconds
     {"call": {"tool": "name", "args": {...}}}     calls a tool of the MCP server that it was given
     {"usage": {...}, "cost": 0.5}    reports what the turn used
@@ -47,7 +47,6 @@ class Agent:
         self.cancelled = False
         self.usage: dict[str, Any] | None = None
         self.late: dict[str, Any] | None = None
-        self.leaves = False
 
     def hear(self) -> dict[str, Any]:
         line = sys.stdin.readline()
@@ -107,8 +106,6 @@ class Agent:
         self.steps(session, turns[min(number, len(turns) - 1)])
         answer: dict[str, Any] = {"stopReason": "cancelled" if self.cancelled else "end_turn"}
         self.send(id=request, result=answer | ({"usage": self.usage} if self.usage else {}))
-        if self.leaves:
-            sys.exit(0)
         if self.late is not None:
             call, self.late = self.late, None
             self.question(session, call, "late")
@@ -145,6 +142,8 @@ class Agent:
             row = step["child"]
             words = [sys.executable, "-c", CHILD, str(Path(row["file"]).absolute()), str(row["after"])]
             subprocess.Popen(words, start_new_session=True, env={"PATH": os.environ["PATH"]})
+        if "run" in step:
+            subprocess.run(["sh", "-ec", step["run"]], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True)
         if "sleep" in step:
             time.sleep(step["sleep"])
         if "exit" in step:
@@ -162,9 +161,6 @@ class Agent:
         for _ in range(step.get("line", 0) // 100_000):
             sys.stdout.write("x" * 100_000)
         self.late = step.get("late", self.late)
-        if "leave" in step:
-            Path(step["leave"]).write_text(str(os.getppid()), encoding="utf-8")
-            self.leaves = True
 
     def question(self, session: str, call: dict[str, Any], name: str) -> None:
         self.asked += 1

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 # They bring numpy, which starts threads; one command in many needs them.
-LEFT_OUT = {f"pursuit.proposers.{name}" for name in ("interpolant", "samplers", "space", "surrogate", "untried")}
+LEFT_OUT = {f"pursuit.proposers.search.{name}" for name in ("samplers", "space", "surrogate")}
 OTHERS = ("mcp", "mcp.server.mcpserver", "mcp.server.stdio", "uvicorn.protocols.http.h11_impl", "uvicorn.loops.asyncio")
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 PATIENCE = 10

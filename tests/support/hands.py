@@ -12,6 +12,7 @@ import time
 import pytest
 
 from pursuit.engine.context import SystemClock
+from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.store import TaskStore
 
 LONG = 20.0
@@ -23,10 +24,11 @@ class Hands:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.ahead = 0.0
+        self.behind = 0.0
         real, steady = time.time, time.monotonic
 
         def now() -> float:
-            return real() + self.ahead
+            return real() + self.ahead - self.behind
 
         def monotonic() -> float:
             return steady() + self.ahead
@@ -37,7 +39,12 @@ class Hands:
         patch.setattr(SystemClock, "now", staticmethod(now))
         patch.setattr(SystemClock, "monotonic", staticmethod(monotonic))
         patch.setitem(TaskStore.__init__.__kwdefaults__, "now", now)
+        patch.setitem(SqliteLedger.open.__func__.__kwdefaults__, "clock", now)
 
     def forward(self, seconds: float = LONG) -> None:
         """So many seconds pass."""
         self.ahead += seconds
+
+    def put_back(self, seconds: float) -> None:
+        """The wall clock is set to an earlier time; a monotonic one is not."""
+        self.behind += seconds

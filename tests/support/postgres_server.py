@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from verified_ledgers import fail_for, is_marked
 
 from pursuit.demo.local_postgres import LocalPostgres
+from pursuit.service.proof import FOLDS
 
 # psycopg is imported where it is used, since every test worker imports this module.
 VERSIONS = (16, 18) if os.environ.get("PURSUIT_SOAK") else (16,)
@@ -101,8 +104,8 @@ def postgres_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 
 @contextlib.contextmanager
-def databases(server: str) -> Iterator[NewDatabase]:
-    """Makes databases with an empty ledger, and drops them in the end."""
+def databases(server: str, request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
+    """Makes databases with an empty ledger, verifies them in the end, and drops them."""
     import psycopg
 
     made: list[str] = []
@@ -113,13 +116,42 @@ def databases(server: str) -> Iterator[NewDatabase]:
             connection.execute(f"CREATE DATABASE {made[-1]} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
             return f"{server}/{made[-1]}"
 
-        yield new
-        for name in made:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        faults: list[str] = []
+        try:
+            yield new
+            if not is_marked(request):
+                faults = [f"{name}: {fault}" for name in made for fault in _faults(f"{server}/{name}")]
+        finally:
+            for name in made:
+                connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        fail_for(faults)
+
+
+def _faults(address: str) -> tuple[str, ...]:
+    """The faults of a ledger; none of a database that a test emptied."""
+    import psycopg
+
+    from pursuit.ledger.postgres import PostgresLedger
+
+    with psycopg.connect(address, autocommit=True) as connection:
+        if connection.execute("SELECT to_regclass('pursuit.copying'), to_regclass('pursuit.ledger')").fetchone() != (
+            None,
+            "pursuit.ledger",
+        ):
+            return ()
+
+    async def verify() -> tuple[str, ...]:
+        ledger = PostgresLedger.open(address)
+        try:
+            return (await ledger.verify(folds=FOLDS)).faults
+        finally:
+            await ledger.close()
+
+    return anyio.run(verify)
 
 
 @pytest.fixture
-def new_database(postgres_servers: Callable[[int], str]) -> Iterator[NewDatabase]:
+def new_database(postgres_servers: Callable[[int], str], request: pytest.FixtureRequest) -> Iterator[NewDatabase]:
     """Makes an empty ledger on the oldest supported PostgreSQL; returns its address."""
-    with databases(postgres_servers(VERSIONS[0])) as new:
+    with databases(postgres_servers(VERSIONS[0]), request) as new:
         yield new

@@ -154,6 +154,7 @@ def test_annotations_that_are_not_believed_are_a_note(tmp_path: Path) -> None:
     assert {row["level"] for row in findings(place)} <= {"ok", "warning"}  # a slow machine earns a warning
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_a_ledger_that_was_changed_is_broken(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
     place.write("m.toml", mission(target=100))

@@ -58,6 +58,7 @@ def test_every_looking_command_answers_in_words_and_in_json(ours: tuple[Place, s
         (("report", mission_id), "timeline"),
         (("report", mission_id, "--format", "json"), "timeline"),
         (("report", mission_id, "--format", "html"), "text"),
+        (("report", mission_id, "--format", "csv"), "trials"),
         (("report", mission_id, "-o", place.folder / "r.md", "--force"), "file"),
         (("lessons", "beams", "polled"), "missions"),
         (("lessons", "zebra", "--limit", 3), "missions"),
@@ -147,6 +148,7 @@ def test_watch_says_that_its_json_is_lines(tmp_path: Path) -> None:
     assert "one JSON document" in place.ask("status", "--help")[0]
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_tampering_is_exit_code_1(ours: tuple[Place, str]) -> None:
     place, mission_id = ours
     root = place.json("verify")["root"]
@@ -194,7 +196,7 @@ def test_operators_words_on_an_undriven_mission(ours: tuple[Place, str]) -> None
 def test_help_list_and_serve_load_nothing_heavy(tmp_path: Path) -> None:
     heavy = {
         ("--help",): ["pydantic", "msgspec", "anyio", "jinja2", "mcp", "pursuit.runtime", "pursuit.config"],
-        ("list",): ["mcp", "mcp_types", "jinja2", "pydantic_monty", "pursuit.server", "pursuit.drafting"],
+        ("list",): ["mcp", "mcp_types", "jinja2", "pydantic_monty", "pursuit.server", "pursuit.demo"],
         ("serve", "--log-level", "error"): ["jsonschema", "jinja2", "optuna", "pursuit.problems", "pursuit.page"],
     }
     for words, names in heavy.items():

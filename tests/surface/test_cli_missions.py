@@ -15,7 +15,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from cli_stage import COMMAND, REPEAT, Place, marks, mission, recorded, until_marked
+from cli_stage import COMMAND, REPEAT, Place, marks, mission, recorded, until, until_marked
+from hands import Hands
 from mcp import Client
 
 from pursuit import Runtime
@@ -85,6 +86,22 @@ def test_a_budget_that_is_spent_is_exit_code_3_and_can_be_extended(place: Place)
     place.write("m.toml", mission(iterations=2).replace("max_iterations = 2", wait))
     waiting = place.run("run", "m.toml", code=4)
     assert re.search(r"raise a cap: pursuit extend \S+ --max-tool-calls N, then pursuit resume", waiting.stderr)
+
+
+@pytest.mark.guarantee("no-progress-can-be-resumed")
+def test_a_mission_without_progress_goes_on_with_its_counter_at_zero(place: Place) -> None:
+    same = 'kind = "script"\nscript = "beam.evaluate(h=0.5, l=3.0, t=5.0, b=0.6)"'
+    place.write("m.toml", mission(iterations=9, proposer=same))
+    ended = place.run("run", "m.toml", code=3)
+    mission_id = ended.stdout.splitlines()[0].removeprefix("mission: ")
+    assert f"continue it with: pursuit resume {mission_id}" in ended.stderr
+    assert place.json("resume", "--all") == {"missions": []}
+    again = place.json("resume", mission_id, code=3)
+    assert (again["verdict_reason"], again["iteration_count"], again["no_progress_counter"]) == ("no_progress", 7, 3)
+    last = place.json("resume", mission_id, code=3)
+    assert (last["verdict_reason"], last["iteration_count"]) == ("max_iterations", 9), "the caps hold"
+    assert "raise its cap" in place.ask("resume", mission_id, code=2)[1]
+    assert "intact" in place.ask("verify")[0]
 
 
 def test_start_then_resume_all_leaves_what_nobody_drove(place: Place) -> None:
@@ -326,3 +343,77 @@ def test_the_log_is_followed_to_the_end_and_is_json_if_asked(place: Place) -> No
     assert re.search(r"call beam\.evaluate .*\"h\": 0\.5", lines[3]) and lines[-1].endswith("completed (criteria_met)")
     rows = [json.loads(line) for line in place.ask("logs", "last", "--json")[0].splitlines()]
     assert [row["type"] for row in rows[:3]] == ["MissionCreated", "RunClaimed", "IterationProposed"]
+
+
+NAPPING = """
+directive = "Sleep well"
+tool_allowlist = ["commands.nap"]
+criteria = [{ criterion_id = "slept", kind = "tool_call_succeeded", tool_name = "commands.nap", min_count = 2 }]
+budget = { max_iterations = 2, max_wall_clock_seconds = 1.2 }
+proposer = { kind = "repeat", tool_name = "commands.nap" }
+"""
+
+
+@pytest.mark.guarantee("the-wall-clock-counts-commands")
+def test_the_wall_clock_counts_a_command_and_cancels_it_at_the_cap(place: Place) -> None:
+    place.write("pursuit.toml", '[policy]\nmode = "auto"\n[commands.nap]\nargv = ["sleep", "5"]\n')
+    place.write("m.toml", NAPPING)
+    ended = place.json("run", "m.toml", code=3)
+    assert (ended["verdict_reason"], ended["iteration_count"]) == ("max_wall_clock", 1)
+    assert 1.2 <= ended["budget"]["used"]["wall_clock_seconds"] < 5
+    (row,) = place.json("history", ended["session_id"], "--full")["iterations"]
+    assert [(call["outcome"], call["error"]) for call in row["calls"]] == [
+        ("cancelled", "max_wall_clock_seconds is used up")
+    ]
+    assert [task["status"] for task in place.json("task", "list")["tasks"]] == ["cancelled"]
+    report = place.json("report", ended["session_id"])
+    assert report["budget"] == ended["budget"], "the report and the screen show one number"
+
+
+@pytest.mark.guarantee("the-wall-clock-counts-commands")
+@pytest.mark.parametrize("more", ["", "timeout = 60\n"], ids=["mission", "command"])
+def test_a_command_that_ended_while_nobody_looked_ended_in_time(
+    more: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"]
+    place.write("pursuit.toml", f'[policy]\nmode = "auto"\n[commands.nap]\nargv = {json.dumps(argv)}\n{more}')
+    limit = "" if more else ", max_wall_clock_seconds = 60"
+    place.write(
+        "m.toml", NAPPING.replace("min_count = 2", "min_count = 1").replace(", max_wall_clock_seconds = 1.2", limit)
+    )
+    driver = place.begin("run", "m.toml")
+    until(lambda: [row["status"] for row in place.json("list")["sessions"]] == ["waiting"])
+    driver.end(signal.SIGKILL)
+    place.write("go", "")
+    until(lambda: any(place.folder.glob(".pursuit/tasks/task-*/exit")))
+    Hands(monkeypatch).forward(600)
+    used = place.json("status", "last")["budget"]["used"]["wall_clock_seconds"]
+    ended = place.json("resume", "last")
+    assert ended["status"] == "completed" and 0 < used < 60
+    assert ended["budget"]["used"]["wall_clock_seconds"] < 60
+    (row,) = place.json("history", "last", "--full")["iterations"]
+    assert [(call["outcome"], call["seconds"] < 60) for call in row["calls"]] == [("ok", True)]
+    assert place.json("verify")["ok"]
+
+
+def test_a_run_that_reached_its_goal_is_running_in_every_tool(place: Place) -> None:
+    place.write("m.toml", mission(iterations=3))
+    mission_id = place.json("start", "m.toml")["session_id"]
+    place.json("iterate", mission_id)
+    (row,) = place.json("list")["sessions"]
+    status = place.json("status", mission_id)
+    for shown in (row, status):
+        assert (shown["status"], shown["next"], "resume" in shown) == ("running", "mission_iterate", False)
+    assert place.json("list", "--status", "interrupted")["sessions"] == []
+    goal = f"why: its last run reached its goal\nresume: pursuit resume {mission_id}\n"
+    assert goal in place.ask("status", mission_id)[0]
+
+    async def over_mcp() -> None:
+        runtime = Runtime(state=place.ledger, config=Configuration())
+        async with runtime, mission_server(runtime) as server, Client(server, cache=None) as client:
+            for tool, asked in (("mission_status", {"session_id": mission_id}), ("mission_list", {})):
+                said = (await client.call_tool(tool, asked)).structured_content or {}
+                (found,) = said.get("sessions", [said])
+                assert (found["status"], found["next"]) == ("running", "mission_iterate"), tool
+
+    anyio.run(over_mcp)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import anyio
+import psycopg
 import pytest
 from cli_stage import Place, marks, mission, recorded, until_marked
 from postgres_server import NewDatabase
@@ -36,8 +37,26 @@ def test_a_mission_runs_and_is_proved_over_a_database(place: Place, new_database
     assert ran["status"] == "completed"
     assert [row["session_id"] for row in place.json("list", "--state", address)["sessions"]] == [ran["session_id"]]
     assert place.json("verify", "--state", address)["ok"]
+    assert f"verified: {address}\nintact: yes" in place.ask("verify", "--state", address)[0]
     assert any("intact" in one["what"] for one in place.json("doctor", "--state", address, code=None)["findings"])
     assert ran["session_id"] in place.ask("report", "last", "--state", address)[0]
+
+
+def test_a_full_disk_of_the_database_is_named_without_the_sql_that_failed(
+    place: Place, new_database: NewDatabase
+) -> None:
+    address = new_database()
+    place.write("m.toml", mission(target=100))
+    with psycopg.connect(address, autocommit=True) as owner:
+        owner.execute(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "RAISE disk_full USING MESSAGE = 'could not extend file \"base/1/2\": No space left on device'; END $$"
+        )
+        owner.execute("CREATE TRIGGER full_disk BEFORE INSERT ON pursuit.events EXECUTE FUNCTION full_disk()")
+        notes = place.ask("run", "m.toml", "--state", address, code=1)[1]
+        owner.execute("DROP FUNCTION full_disk CASCADE")
+    assert "the disk is full; free some space on the disk of the database, then try again" in notes
+    assert "PL/pgSQL" not in notes and "INSERT" not in notes
 
 
 @pytest.mark.guarantee("old-drivers-are-fenced")
@@ -133,7 +152,7 @@ def test_what_is_wrong_with_a_copy_is_said(place: Place) -> None:
 
 def test_a_schema_is_migrated_for_a_role(place: Place, new_database: NewDatabase) -> None:
     address = new_database()
-    assert place.json("migrate", "up", "--state", address) == {"before": 1, "after": 1, "role": None}
+    assert place.json("migrate", "up", "--state", address) == {"before": 2, "after": 2, "role": None}
     assert "does not exist" in place.ask("migrate", "up", "--role", "no_such_role", "--state", address, code=1)[1]
 
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from cli_stage import COMMAND, Place, until
+from process_ends import lives
 
 COMMANDS = """
 [commands.count]
@@ -46,10 +46,6 @@ def _place(tmp_path: Path) -> Place:
 
 def newest(place: Place) -> dict[str, Any]:
     return place.json("task", "list")["tasks"][0]
-
-
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 @pytest.mark.guarantee("the-commands-own-exit-code")
@@ -160,7 +156,7 @@ def test_ctrl_c_stops_it_with_all_its_processes(place: Place, number: int) -> No
     pid = int(running.until("here").split()[-1])
     code, out, _ = running.end(number)
     assert code == 130 and "status: cancelled" in out
-    assert is_gone(pid)
+    assert not lives(pid)
     assert newest(place)["status"] == "cancelled"
 
 
@@ -174,7 +170,7 @@ def test_cancel_ends_a_daemon_without_an_environment(place: Place) -> None:
     pid = int((place.folder / "daemon").read_text())
     try:
         assert place.json("task", "cancel", newest(place)["task_id"])["status"] == "cancelled"
-        assert is_gone(pid)
+        assert not lives(pid)
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -212,14 +208,14 @@ def test_a_second_ctrl_c_leaves_and_says_how_to_end_what_does_not_stop(place: Pl
     task_id = running.until("once more").split()[1].rstrip(";")
     code, _, notes = running.end(signal.SIGINT)
     assert code == 130 and f"pursuit task cancel {task_id}" in notes
-    assert not is_gone(pid)
+    assert lives(pid)
     ending = place.begin("task", "cancel", task_id, "--reason", "enough")
     until(lambda: "enough" in json.dumps(place.json("audit")))
-    assert not is_gone(pid)
+    assert lives(pid)
     deaf.unlink()
     code, out, _ = ending.end()
     assert code == 0 and "status: cancelled" in out
-    assert is_gone(pid)
+    assert not lives(pid)
 
 
 def test_closing_the_terminal_leaves_it_and_cancel_ends_it_from_elsewhere(place: Place) -> None:
@@ -227,10 +223,11 @@ def test_closing_the_terminal_leaves_it_and_cancel_ends_it_from_elsewhere(place:
     pid = int(running.until("here").split()[-1])
     assert running.end(signal.SIGHUP)[0] == 129
     task = newest(place)
-    assert task["status"] == "working" and not is_gone(pid)
+    assert task["status"] == "working" and lives(pid)
     assert place.json("task", "prune", "--keep", "0") == {"removed": []}
     ended = place.json("task", "cancel", task["task_id"], "--reason", "enough")
-    assert ended["status"] == "cancelled" and is_gone(pid)
+    assert ended["status"] == "cancelled" and not lives(pid)
+    assert ended["message"].startswith("cancelled after") and ended["message"].endswith(": enough")
     assert place.json("task", "prune", "--keep", "0") == {"removed": [task["task_id"]]}
     assert place.json("task", "list") == {"tasks": []}
     assert list((place.ledger.parent / "tasks").glob("task-*")) == []

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import sys
 from pathlib import Path
 
-from cli_stage import HTTP, Place, recorded, until, until_marked
+from cli_stage import HTTP, SERVERS, Place, recorded, until, until_marked
 
 PRINT = "print('one line')"
 TELL = "import sys, pathlib; pathlib.Path('told.json').write_text(sys.stdin.read())"
@@ -52,6 +53,22 @@ def test_serve_starts_what_is_due_and_tells_that_it_has_ended(tmp_path: Path) ->
     assert "default\t* * * * * *\t" in place.run("schedule", "list").stdout
     told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
     assert (told["type"], told["data"]["verdict_reason"]) == ("mission.ended", "criteria_met")
+
+
+def test_serve_without_its_port_starts_neither_a_schedule_nor_a_server(tmp_path: Path) -> None:
+    place, log = Place(tmp_path), tmp_path / "log"
+    place.write("mission.toml", MISSION)
+    args = json.dumps([str(SERVERS / "hostile_upstream.py"), f"log={log}"])
+    required = f"[servers.h]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\nrequired = true\n"
+    place.write("pursuit.toml", required + CONFIGURATION)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        # The first run begins the schedule, the second one would find a due time.
+        for kind in ((), (), ("--gateway",)):
+            done = place.run("serve", *kind, "--http", "--port", taken.getsockname()[1], "--no-token", code=2)
+            assert "in use" in done.stderr
+    assert not log.exists()
+    (row,) = place.json("schedule", "list")["schedules"]
+    assert "last_run" not in row
 
 
 def test_a_run_that_a_signal_stops_tells_it(tmp_path: Path) -> None:

@@ -11,7 +11,21 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import ABLE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
+from gateway_stage import (
+    ABLE,
+    ENVELOPE,
+    ERAS,
+    LEGACY,
+    MODERN,
+    Client,
+    Message,
+    asked_of,
+    hostile,
+    house,
+    run,
+    told,
+    words,
+)
 
 from pursuit.server.gateway.upstreams import GatewayLimits
 
@@ -31,14 +45,18 @@ def reply(name: str, method: str, params: Mapping[str, Any]) -> Mapping[str, Any
     return {"role": "assistant", "content": {"type": "text", "text": name}, "model": "m", "x": None}
 
 
-async def through(client: Client, tool: str, name: str, **more: Any) -> Message:
-    """Calls a tool; a client of the new era comes back with answers as often as it is asked."""
+ROUNDS = 10
+"""The SDK's client gives up on a call that comes back with questions more often."""
+
+
+async def through(client: Client, tool: str, name: str, most: int | None = None, **more: Any) -> Message:
+    """Calls a tool; a client of the new era comes back with answers, at most `most` each time, while it is asked."""
     result = await client.call(tool, **more)
     rounds = 0
     while result.get("resultType") == "input_required":
         rounds += 1
-        assert rounds < 5
-        questions = result["inputRequests"]
+        assert rounds <= ROUNDS
+        questions = dict([*result["inputRequests"].items()][:most])
         answers = {key: reply(name, one["method"], one.get("params", {})) for key, one in questions.items()}
         client.asked += [one["method"] for one in questions.values()]
         result = await client.call(tool, inputResponses=answers, requestState=result["requestState"], **more)
@@ -208,8 +226,8 @@ def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: P
     run(main)
 
 
-def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+def test_many_calls_of_the_only_client_are_under_way_in_one_process(tmp_path: Path) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
 
     async def main() -> None:
         limits = GatewayLimits(legacy_calls=12)
@@ -218,15 +236,105 @@ def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path) -
             answers: list[str] = []
 
             async def one(name: str) -> None:
-                answers.append(json.loads(words(await through(client, "elicit", name)))["content"]["name"])
+                result = await through(client, "elicit", name, most=1, arguments={"gate": str(gate)})
+                answers.append(json.loads(words(result))["content"]["name"])
 
             names = [f"n{number}" for number in range(18)]
             async with anyio.create_task_group() as calling:
                 for name in names:
                     calling.start_soon(one, name)
-            assert sorted(answers) == sorted(names)
-        # One for the lists, and one for each call that could be under way.
-        assert len(asked_of(log, "initialize")) <= 1 + 12
+                while len(asked_of(log, "tools/call")) < 12:
+                    await anyio.sleep(0.01)
+                gate.touch()
+            # A question does not say which call it belongs to: any call of the client brings the answer. The calls
+            # share the questions: an eleventh for one call needs ten at each other, and there are 18 in all.
+            assert len(answers) == 18 and set(answers) <= set(names)
+        assert len(asked_of(log, "initialize")) == 1
+
+    run(main)
+
+
+@pytest.mark.guarantee("one-process-of-a-server-over-stdio")
+def test_the_only_client_has_one_process_of_a_server_whatever_it_asks_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
+    changes, level = {"toolsListChanged": True, "resourceSubscriptions": ["x://hostile"]}, f"{ENVELOPE}logLevel"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+            client = await stage.client(MODERN, ABLE, hello=False)
+            waiting = await client.begin("tools/call", {"name": "logs", "arguments": {"gate": str(gate)}})
+            await client.begin("subscriptions/listen", {"notifications": changes})
+            await client.until(lambda: told(client, "notifications/resources/updated"))
+            assert words(await client.call("grow")) == "1"
+            await client.until(lambda: told(client, "notifications/tools/list_changed"))
+            assert "grown1" in {one["name"] for one in await client.entries("tools/list", "tools")}
+            # Questions of concurrent calls reach the client while the first call is still under way.
+            for tool in ("elicit", "sample", "roots"):
+                await through(client, tool, "ann")
+            assert words(await client.call("logs", _meta={level: "debug"})) == "debug"
+            assert [one["level"] for one in told(client, "notifications/message")] == ["debug", "error"]
+            client.capabilities = {"roots": {}}
+            assert words(await client.call("grow")) == "2"
+            gate.touch()
+            await client.ended(waiting)
+            client.capabilities = {**ABLE, "tasks": {}}
+            for _ in range(2):
+                refused = await client.call("grow")
+                assert refused["isError"] is True and "was started without tasks" in words(refused)
+            client.capabilities = ABLE
+            assert words(await client.call("grow")) == "3"
+            assert sum("was started without tasks" in one for one in caplog.messages) == 1
+        (hello,) = asked_of(log, "initialize")
+        assert hello["params"]["capabilities"] == ABLE
+
+    run(main)
+
+
+def test_a_question_moves_to_another_call_when_the_call_that_had_it_ends(tmp_path: Path) -> None:
+    log, first, second = tmp_path / "log", tmp_path / "first", tmp_path / "second"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+            client = await stage.client(MODERN, ABLE)
+            asks = {"name": "elicit", "arguments": {"gate": str(first)}}
+            waits = {"name": "logs", "arguments": {"gate": str(second)}}
+            asking = await client.begin("tools/call", asks)
+            waiting = await client.begin("tools/call", waits)
+            with anyio.fail_after(60):
+                while len(asked_of(log, "tools/call")) < 2:
+                    await anyio.sleep(0.01)
+            first.touch()
+            other = (await client.ended(waiting))["result"]
+            assert len(other["inputRequests"]) == 1
+            second.touch()
+            moved = (await client.ended(asking))["result"]
+            (key,) = moved["inputRequests"]
+            done = await client.result("tools/call", {**waits, "requestState": other["requestState"]})
+            assert words(done) == "None"
+            more = {"inputResponses": {key: reply("ann", "elicitation/create", FORM)}}
+            result = await client.result("tools/call", {**asks, **more, "requestState": moved["requestState"]})
+            assert json.loads(words(result))["content"] == {"name": "ann"}
+
+    run(main)
+
+
+def test_no_call_of_the_only_client_is_asked_about_a_call_of_the_operator(tmp_path: Path) -> None:
+    log, first = tmp_path / "log", tmp_path / "first"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+            client = await stage.client(MODERN, ABLE)
+            await client.begin("tools/call", {"name": "logs", "arguments": {"gate": str(first)}})
+            asking = await client.begin("tools/call", {"name": "elicit", "arguments": {"gate": str(first)}})
+            with anyio.fail_after(60):
+                while len(asked_of(log, "tools/call")) < 2:
+                    await anyio.sleep(0.01)
+            await stage.gateway.call_as_operator(None, "steps", {})
+            first.touch()
+            result = (await client.ended(asking))["result"]
+            assert json.loads(words(result))["message"] == "elicitation/create: there is no client to ask here"
 
     run(main)
 

@@ -11,9 +11,11 @@ import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, Client, House, Message, asked_of, hostile, house, run, words
 
 from pursuit.core.tools import ToolOverride
+from pursuit.errors import ApprovalNeeded
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.server.gateway.upstreams import GatewayLimits
 from pursuit.service.approvals import Approvals
+from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import gateway_lines
 
 ABLE: dict[str, Any] = {"elicitation": {}}
@@ -156,14 +158,40 @@ def test_an_operator_can_say_yes_from_elsewhere(era: str, tmp_path: Path) -> Non
             assert refused["isError"] is True
             desk = Approvals(stage.runtime.service)
             (row,) = await desk.open()
-            assert f"`pursuit approve {row['approval_id']}`" in words(refused)
-            assert "n: 1" in row["description"]
+            assert f"`pursuit approve {row.approval_id}`" in words(refused)
+            assert "n: 1" in row.description
             assert words(await client.call("echo", {"n": 1})) == words(refused)
-            await desk.answer(row["approval_id"], "once")
+            await desk.answer(row.approval_id, "once", caller=Caller(who="ann", transport="terminal"))
+            (line,) = [line for line in await stage.runtime.service.audited() if line["verb"] == "approve"]
+            assert (line["who"], line["transport"], line["session_id"]) == ("ann", "terminal", row.stream)
+            assert (
+                line["arguments"].items() >= {"answer": "once", "channel": "terminal", "tool": "hostile.echo"}.items()
+            )
             assert await desk.open() == []
             assert (await client.call("echo", {"n": 1}))["structuredContent"]["arguments"] == {"n": 1}
             assert (await client.call("echo", {"n": 1}))["isError"] is True
         assert called(log) == ["echo"]
+
+    run(main)
+
+
+def test_a_yes_on_the_page_needs_that_masked_arguments_were_revealed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+            client, desk = await stage.client(LEGACY), Approvals(stage.runtime.service)
+            for given, masks in (({"password": "hunter2"}, True), ({"n": 1}, False)):
+                await client.call("echo", given)
+                (row,) = await desk.open()
+                assert (await desk.show(row.approval_id)).masked is masks
+                shown = await desk.show(row.approval_id, reveal=True)
+                assert (shown.args, shown.masked) == (given, False)
+                if masks:
+                    with pytest.raises(ApprovalNeeded, match="press Reveal first"):
+                        await desk.answer(row.approval_id, "once", revealed=False)
+                await desk.answer(row.approval_id, "once", revealed=masks)
+                assert (await client.call("echo", given))["structuredContent"]["arguments"] == given
 
     run(main)
 
@@ -179,7 +207,7 @@ def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answer: Any
         async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
             desk = Approvals(stage.runtime.service)
             (row,) = await desk.open()
-            await desk.answer(row["approval_id"], answer)
+            await desk.answer(row.approval_id, answer)
         async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
             client = await stage.client(LEGACY)
             assert "needs a person's yes" in words(await client.call("echo", {"n": 2})), "that was another call"
@@ -231,7 +259,7 @@ def test_the_gateways_question_and_the_servers_own_go_together(
                 answers = {key: {"action": "accept", "content": {"name": "x"}}}
                 result = await client.call("elicit", inputResponses=answers, requestState=result["requestState"])
             assert '"action": "accept"' in words(result)
-            approvals = [one for one in await gateway_lines(stage.runtime.service.ledger) if one["verb"] == "approve"]
+            approvals = [one for one in await stage.runtime.service.audited() if one["verb"] == "approve"]
             assert len(approvals) == 1
 
     run(main)

@@ -25,7 +25,7 @@ from pursuit.server.gateway.server import capabilities_of_all, discover_result, 
 from pursuit.server.gateway.tool_calls import ranked
 from pursuit.server.gateway.upstreams import GatewayLimits, Names, escaped
 
-SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
+SERVER = st.just("commands") | st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
 
 
 @given(
@@ -58,6 +58,44 @@ def test_a_name_that_was_never_given_is_nobodys(name: str) -> None:
     names = Names(servers=("a", "b"), spelling="escaped")
     owner = names.owner(name)
     assert owner is None or escaped(*owner) == name or "_x" in name
+
+
+@given(
+    SERVER.filter(lambda one: one != "commands"),
+    st.text(alphabet="acdmnos.-_x2e", min_size=1, max_size=12),
+    st.sampled_from(["dotted", "escaped"]),
+)
+def test_commands_beside_a_single_server_rename_what_looks_qualified(server: str, tool: str, spelling: Any) -> None:
+    alone = Names(servers=(server,), spelling=spelling)
+    beside = Names(servers=(server, "commands"), spelling=spelling)
+    before, name = alone.qualified(server, tool), beside.qualified(server, tool)
+    assert beside.owner(name) == (server, tool)
+    assert name == before or before.startswith((f"{server}.", "commands.", "commands_-", f"{escaped(server, '')}"))
+    # Names that clients know from before are understood.
+    assert beside.owner(beside.spelled(server, tool)) == (server, tool)
+
+
+@pytest.mark.parametrize("spelling", ["dotted", "escaped"])
+def test_a_command_that_is_added_renames_no_tool(spelling: Any, tmp_path: Path) -> None:
+    file, args = tmp_path / "pursuit.toml", json.dumps(["-S", str(HOSTILE)])
+    config = f'[policy]\nmode = "auto"\n[servers.hostile]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n'
+    look = f'[commands.look]\nargv = [{json.dumps(sys.executable)}, "-c", "print(7)"]\nread_only = true\n'
+    added = {"dotted": "commands.look", "escaped": "commands_-look"}[spelling]
+    listed: list[set[str]] = []
+
+    async def main() -> None:
+        for text in (config, config + look):
+            file.write_text(text)
+            async with house(tmp_path, config=file, spelling=spelling) as stage:
+                client = await stage.client(MODERN)
+                listed.append({one["name"] for one in await client.entries("tools/list", "tools")})
+                assert words(await client.call("steps")) == "without"
+                assert (await client.result("prompts/get", {"name": "greet"}))["messages"]
+                if text != config:
+                    assert "7" in str(await client.call(added))
+        assert listed[1] == {*listed[0], added}
+
+    run(main)
 
 
 def test_a_template_fits_what_comes_from_it() -> None:

@@ -186,7 +186,7 @@ def test_what_the_operator_answers_is_answered(tmp_path: Path) -> None:
             with anyio.fail_after(60):
                 while not (rows := await desk.open()):
                     await anyio.sleep(0.02)
-            await desk.answer(rows[0]["approval_id"], "once")
+            await desk.answer(rows[0].approval_id, "once")
             assert (await ended(client, task_id))["result"]["structuredContent"]["arguments"] == {"x": 1}
 
     run(main)

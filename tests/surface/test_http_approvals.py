@@ -26,6 +26,7 @@ from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.server.operator_api import LARGEST_BODY, STATUSES, approval_routes
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
+from pursuit.service.queries import approval_row
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write"),))
 NOBODYS = "approval-0123456789abcdef"
@@ -93,8 +94,8 @@ class Desk:
         service = self.runtime.service
         name = (await service.start(mission(proposer=repeat("write", **args)))).session_id
         assert (await service.run(name)).waiting_for == "approval"
-        (row,) = await Approvals(service).open(name)
-        return name, row
+        (asked,) = await Approvals(service).open(name)
+        return name, approval_row(asked)
 
     async def words(self, mission_id: str) -> list[tuple[str, str]]:
         """The answers in the ledger."""
@@ -291,7 +292,7 @@ def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(same: boo
         assert f"{given['answer']} by {first} (http)" in found[second].json()["message"]
         words = await desk.words(name)
         assert [by for by, _ in words] == [f"{first} (http)", f"{second} (http)"], "they did meet in the ledger"
-        (kept,) = (await desk.runtime.service.state(name)).approvals.values()
+        (kept,) = (await desk.runtime.service.state(name)).approvals.asked.values()
         assert (kept.answer, kept.by) == (given["answer"], given["by"])
         refused = [line["who"] for line in await desk.runtime.service.audited(name) if "refused" in line]
         assert refused == [second]

@@ -26,16 +26,13 @@ from problem_stage import ERAS, attempts, text
 from tasks_stage import FIRST, GENERATIONS, SECOND, stage
 from test_problem_http import serving
 
-from pursuit.engine.context import SystemClock
-from pursuit.ledger.sqlite import SqliteLedger
+from pursuit import Runtime
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.server.bind import HttpBinding
 from pursuit.server.http import serve_http
 from pursuit.server.signing import Signer
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
-from pursuit.service.audit import OPERATOR, Audit
-from pursuit.service.gateway_journal import GatewayQuestions
 
 ACCEPT = {"action": "accept", "content": {"answer": "once"}}
 ABLE = {"elicitation": {"form": {}}}
@@ -115,7 +112,7 @@ def test_a_client_of_missions_approves_nothing(era: str, tmp_path: Path) -> None
                 assert (asked, here.world.done) == ([], [])
 
                 (row,) = await Approvals(here.runtime.service).open(name)
-                await Approvals(here.runtime.service).answer(row["approval_id"], "once")
+                await Approvals(here.runtime.service).answer(row.approval_id, "once")
                 await client.call_tool("mission_iterate", {"session_id": name})
                 assert (asked, here.world.done) == ([], ["a"])
 
@@ -137,7 +134,7 @@ def test_a_client_of_the_gateway_approves_nothing(era: str, tmp_path: Path) -> N
             desk = Approvals(here.runtime.service)
             refused = await client.call_tool("elicit", {})
             (row,) = await desk.open()
-            approval_id = row["approval_id"]
+            approval_id = row.approval_id
             assert refused.is_error and says_how(text(refused), approval_id)
 
             for able in (ABLE, {**ABLE, **TASKS}):
@@ -164,25 +161,24 @@ def test_a_client_of_a_problem_approves_nothing(era: str, tmp_path: Path) -> Non
         async with (
             serving(one, tmp_path, mode="ask", attempt_id="attempt-1") as url,
             agent(url, era, None, asked) as client,
+            Runtime(state=tmp_path / "ledger.db") as runtime,
         ):
-            ledger = SqliteLedger.open(tmp_path / "ledger.db")
-            desk = GatewayQuestions(ledger, SystemClock(), Audit(ledger, SystemClock()))
+            desk = Approvals(runtime.service)
             refused = await client.call_tool("probe", {"x": 1})
             (row,) = await desk.open()
-            assert refused.is_error and says_how(text(refused), row["approval_id"])
+            assert refused.is_error and says_how(text(refused), row.approval_id)
             refused = await client.call_tool("submit_final", {"x": 3})
-            (row,) = [one for one in await desk.open() if one["tool"].endswith("submit_final")]
-            approval_id = row["approval_id"]
+            (row,) = [one for one in await desk.open() if one.tool.endswith("submit_final")]
+            approval_id = row.approval_id
             assert refused.is_error and says_how(text(refused), approval_id)
             call = {"name": "submit_final", "arguments": {"x": 3}}
             answer = await forged(url, call, approval_id, f"pursuit-asked-{approval_id}", able=ABLE)
             assert answer["result"]["isError"], answer
             assert asked == [] and not (tmp_path / "log").exists(), "nothing was called"
 
-            await desk.answer(approval_id, "once", caller=OPERATOR)
+            await desk.answer(approval_id, "once")
             assert not (await client.call_tool("submit_final", {"x": 3})).is_error
             assert len(asked) == 1, "the server's own question"
-            await ledger.close()
         (state,) = await attempts(tmp_path)
         assert state.scored is not None and state.scored.solved
 
@@ -226,7 +222,7 @@ def test_the_question_of_a_task_that_was_begun_over_stdio_is_not_answered_over_h
                 ask = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
                 shown = await ask(partial(post, url, "tasks/get", {"taskId": task_id}))
                 assert (shown["result"]["status"], shown["result"]["inputRequests"]) == ("input_required", {})
-                said = {"taskId": task_id, "inputResponses": {row["approval_id"]: ACCEPT}}
+                said = {"taskId": task_id, "inputResponses": {row.approval_id: ACCEPT}}
                 assert "result" in await ask(partial(post, url, "tasks/update", said))
                 assert here.world.done == [] and await Approvals(here.runtime.service).open() == [row]
                 other = await here.client(SECOND)
@@ -236,7 +232,7 @@ def test_the_question_of_a_task_that_was_begun_over_stdio_is_not_answered_over_h
                 async with raw_client(url) as remote:
                     waiting = await remote.begin("tasks/result", {"taskId": task_id})
                     await remote.result("ping")
-                    await Approvals(here.runtime.service).answer(row["approval_id"], "once")
+                    await Approvals(here.runtime.service).answer(row.approval_id, "once")
                     assert "result" in await remote.ended(waiting) and remote.asked == []
             assert here.world.done == ["a"]
 

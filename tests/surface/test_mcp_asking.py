@@ -136,7 +136,7 @@ def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_pa
                 with anyio.fail_after(60):
                     await client.call_tool("mission_iterate", {"session_id": name})
             (row,) = await Approvals(runtime.service).open(name)
-            await Approvals(runtime.service).answer(row["approval_id"], "once")
+            await Approvals(runtime.service).answer(row.approval_id, "once")
             async with Client(server, mode=era) as client:
                 answer = await client.call_tool("mission_iterate", {"session_id": name})
                 assert answer.structured_content is not None
@@ -161,7 +161,7 @@ def test_nobody_answers_a_question_that_it_was_not_asked(tmp_path: Path, era: An
             for name in (victim, own):
                 await client.call_tool("mission_iterate", {"session_id": name, **proposing(name)})
             desk = Approvals(runtime.service)
-            ids = {name: (await desk.open(name))[0]["approval_id"] for name in (victim, own)}
+            ids = {name: (await desk.open(name))[0].approval_id for name in (victim, own)}
             answer = {"action": "accept", "content": {"answer": "mission"}}
             for target, state in [(victim, None), (own, None), (own, "1"), (own, "bm8.bm8")]:
                 params: dict[str, Any] = {
@@ -174,7 +174,7 @@ def test_nobody_answers_a_question_that_it_was_not_asked(tmp_path: Path, era: An
                 with suppress(MCPError):
                     await client.session.send_request(request, CallToolResult)
             assert world.done == []
-            assert {row["session_id"] for row in await desk.open()} == {victim, own}
+            assert {row.stream for row in await desk.open()} == {victim, own}
 
     anyio.run(main)
 

@@ -37,6 +37,10 @@ parameters = { units = { type = "integer", minimum = 1 }, code = { type = "integ
 [commands.look]
 argv = ["true"]
 read_only = true
+[commands.past]
+argv = ["sh", "-c", "echo unit 1; echo unit 2; sleep 0.4"]
+unit_pattern = 'unit (\\d+)'
+total = 1
 [commands.linger]
 argv = ["sleep", "3600"]
 [commands.denied]
@@ -232,3 +236,17 @@ def test_progress_only_rises() -> None:
     told = [rising.next(done) for done in (0, 0, 0, 1, 1, 3, 2, 3, 3)]
     assert told == sorted(set(told))
     assert told[0] == 0 and told[3] == 1 and told[5] == 3 and told[-1] < 4
+
+
+def test_progress_never_exceeds_its_total(tmp_path: Path) -> None:
+    told: list[tuple[float, float | None]] = []
+
+    async def hear(done: float, total: float | None, _message: str | None) -> None:
+        told.append((done, total))
+
+    async def scene() -> None:
+        async with served(tmp_path, "legacy") as (_, client):
+            await client.call_tool("past", {}, progress_callback=hear)
+
+    anyio.run(scene)
+    assert told[-1][0] >= 1 and all(total is None or done <= total for done, total in told), told

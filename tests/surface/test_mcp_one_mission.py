@@ -158,6 +158,7 @@ def test_tasks_of_others_are_not_there_and_its_own_are(tmp_path: Path) -> None:
     anyio.run(main)
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_a_mission_that_is_not_there_or_is_a_child_is_not_served(tmp_path: Path) -> None:
     async def main() -> None:
         own, _ = await two_missions(tmp_path)

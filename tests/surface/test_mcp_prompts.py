@@ -16,7 +16,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_stage import ERAS, LEGACY, MODERN, UNKNOWN, stage, weigh
 
 from pursuit.core import criteria
-from pursuit.core.mission import CAPS, parse_mission, parse_proposal
+from pursuit.core.caps import CAPS
+from pursuit.core.mission import parse_mission, parse_proposal
 from pursuit.server.missions.prompts import PROMPTS, fenced, fit, fitting
 
 TEXTS = {

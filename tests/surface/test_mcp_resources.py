@@ -150,6 +150,7 @@ def test_a_wrong_address_is_told_in_the_code_of_the_era_with_what_exists(tmp_pat
 
 
 @eras
+@pytest.mark.damaged_ledger("edits the database")
 def test_a_ledger_that_cannot_be_read_is_named_and_not_hidden(tmp_path: Path, era: str) -> None:
     async def scene() -> None:
         async with stage(tmp_path) as here, here.client(era) as client:

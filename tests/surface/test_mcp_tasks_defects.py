@@ -12,7 +12,7 @@ from tasks_stage import FIRST, GENERATIONS, SECOND, Caller, stage
 
 from pursuit.core.tasks import decode_task
 from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.limits import Limits
+from pursuit.tasks.limits import TaskLimits
 from pursuit.tasks.store import Ending
 
 YES = {"action": "accept", "content": {"answer": "once"}}
@@ -195,7 +195,7 @@ def test_two_sessions_of_which_one_ends(tmp_path: Path, era: str) -> None:
 @pytest.mark.guarantee("tasks-are-limited")
 def test_two_thousand_tasks_from_one_client_are_not_all_accepted(tmp_path: Path) -> None:
     most = 12
-    assert Limits().concurrent_each < 2_000
+    assert TaskLimits().concurrent_each < 2_000
 
     async def main() -> None:
         async with stage(tmp_path, tasks_each=most) as here:

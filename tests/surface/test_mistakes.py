@@ -109,7 +109,7 @@ def cold_npx(place: Place) -> str:
 
 def without_extra(place: Place) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pursuit.proposers.search.find_spec", lambda _name: None)
+        patch.setattr("pursuit.proposers.search.proposer.find_spec", lambda _name: None)
         return said("run", "m.toml", m=mission(proposer='kind = "search"\ntool_name = "beam.evaluate"'))(place)
 
 
@@ -234,7 +234,15 @@ MISTAKES: dict[str, tuple[Act, tuple[str, ...]]] = {
     "a missing extra": (without_extra, (r"needs optuna and cmaes: pip install 'pursuit\[search\]'",)),
     "a typo in the provider of a model": (
         model("antropic:claude-haiku-4-5"),
-        (r"proposer\.model: .*Did you mean 'anthropic:claude-haiku-4-5'",),
+        (r"proposer\.model: .*there is no provider 'antropic'; did you mean 'anthropic'\?",),
+    ),
+    "an operator the wrong way round": (
+        said("run", "m.toml", m=mission().replace('op = "<="', 'op = "=>"')),
+        (r"criteria\[0\]\.op: input should be .*; did you mean '>='\?",),
+    ),
+    "a table with another name": (
+        said("run", "m.toml", m=mission(), pursuit='[notifications]\nwebhook = "x"\n'),
+        (r"notifications: is not a known key; did you mean 'notify'\?",),
     ),
     "a missing key": (
         model("anthropic:claude-haiku-4-5", key=None),
@@ -246,9 +254,12 @@ MISTAKES: dict[str, tuple[Act, tuple[str, ...]]] = {
     ),
     "a cap on cost without a price": (
         model("openai:of-my-own", budget="max_cost_usd = 1"),
-        (r"the price of openai:of-my-own is not known.*\[prices\.\"openai:of-my-own\"\] in pursuit\.toml",),
+        (
+            "the price of openai:of-my-own is not known",
+            r'`"openai:of-my-own" = { input = DOLLARS, output = DOLLARS }` in `\[prices\]`',
+        ),
     ),
-    "trials as CSV": (table, (r"^trial,iteration,tool,outcome,best,.*,cost,", "^0,0,beam.evaluate,ok,True,")),
+    "trials as CSV": (table, (r"^trial,iteration,tool,outcome,best,.*,cost,", "^0,1,beam.evaluate,ok,True,")),
     "a variable that is not set": (
         said("run", "m.toml", m=server("python3", more='env = { KEY = "${NOT_SET_ANYWHERE}" }\n')),
         ("NOT_SET_ANYWHERE",),

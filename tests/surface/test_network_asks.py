@@ -53,8 +53,8 @@ def test_the_gateway_asks_before_a_host_is_called_that_the_network_rules_ask_abo
             assert refused["isError"] is True and REASON in words(refused)
             desk = Approvals(stage.runtime.service)
             (row,) = await desk.open()
-            assert (row["tool"], called(server)) == ("far.ok", 0)
-            await desk.answer(row["approval_id"], "once")
+            assert (row.tool, called(server)) == ("far.ok", 0)
+            await desk.answer(row.approval_id, "once")
             assert "isError" not in await client.call("ok") and called(server) == 1
             read = await client.request("resources/read", {"uri": "x://a"})
             assert REASON in read["error"]["message"]
@@ -112,8 +112,8 @@ def test_a_mission_waits_for_a_yes_before_such_a_host_is_called(tmp_path: Path) 
                 name = (await runtime.service.start(steps())).session_id
                 assert (await runtime.service.run(name)).waiting_for == "approval"
                 (row,) = await Approvals(runtime.service).open(name)
-                assert REASON in row["description"] and called(server) == 0
-                await Approvals(runtime.service).answer(row["approval_id"], "once")
+                assert REASON in row.description and called(server) == 0
+                await Approvals(runtime.service).answer(row.approval_id, "once")
                 assert (await runtime.service.run(name)).status == "completed"
                 assert called(server) == 1
 

@@ -206,6 +206,7 @@ def test_the_time_of_a_submission_is_that_of_its_claim(tmp_path: Path) -> None:
         ("UPDATE events SET body = x'78' WHERE stream = 1 AND seq = 2", "its event 2 cannot be read"),
     ],
 )
+@pytest.mark.damaged_ledger("edits the database")
 def test_a_damaged_attempt_is_named_and_hides_no_other(tmp_path: Path, damage: str, words: str) -> None:
     one = problem(tmp_path, submission=SCHEMA)
 

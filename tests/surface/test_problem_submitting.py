@@ -19,7 +19,7 @@ from pursuit import Problem
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
-from pursuit.server.problems.listing import OWN, Offer
+from pursuit.server.problems.listing import OWN, ProblemOffer
 from pursuit.server.problems.server import ProblemOptions, problem_server
 
 DIES, WAITS, KILLS = 666, 777, 999
@@ -353,12 +353,12 @@ def test_a_slow_judge_holds_up_nobodys_end_and_judges_at_the_next_opening(tmp_pa
 def test_a_form_that_is_decided_stays_whatever_the_server_lists_later(tmp_path: Path) -> None:
     one = problem(tmp_path, submission=SCHEMA).manifest
     listed = {"name": "submit_final"}
-    later = Offer(problem=one, tools=frozenset({"submit_final"}), definitions=(listed,), fixed=OWN)
+    later = ProblemOffer(problem=one, tools=frozenset({"submit_final"}), definitions=(listed,), fixed=OWN)
     assert later.form == OWN and later.shown(listed) is None
     assert [tool["inputSchema"] for tool in later.more_tools() if tool["name"] == "submit_final"] == [SCHEMA]
-    gone = Offer(problem=one, fixed="submit_final")
+    gone = ProblemOffer(problem=one, fixed="submit_final")
     assert gone.form == "submit_final" and "submit_final" not in [tool["name"] for tool in gone.more_tools()]
-    assert Offer(problem=one, missing="down").form is None
+    assert ProblemOffer(problem=one, missing="down").form is None
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 from hands import LONG, Hands
+from process_ends import lives
 from tasks_stage import FIRST, Stage, World
 
 from pursuit import Runtime
@@ -54,10 +54,6 @@ async def pid_of(runtime: Runtime, task_id: str) -> int:
     raise AssertionError("it said nothing")
 
 
-def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,10 +67,10 @@ def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(
             hands.forward()
             state = await runtime.tasks.wait(state.task_id, timeout=60)
             assert state.status == "failed" and "time to live" in (state.message or "")
-            assert is_gone(pid), "it had ended before it was gone"
+            assert not lives(pid), "it had ended before it was gone"
             result = await runtime.tasks.store.result(state) or {}
             assert result["isError"] and result["structuredContent"]["status"] == "failed"
-            assert LONG < (state.ended_at or 0) - state.created_at < 2 * LONG
+            assert (state.ended_at or 0) - state.created_at < LONG, "the command itself says when it ended"
             assert (tmp_path / "tasks" / state.task_id).exists()
             assert await runtime.tasks.prune(keep=0) == [state.task_id]
             assert not (tmp_path / "tasks" / state.task_id).exists()
@@ -89,12 +85,12 @@ def test_a_time_to_live_holds_for_who_goes_on_with_a_command(tmp_path: Path, mon
         async with opened(tmp_path) as runtime:
             task_id = (await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=LONG, grace=0.5)).task_id
             pid = await pid_of(runtime, task_id)
-        assert not is_gone(pid)
+        assert lives(pid)
         hands.forward()
         async with opened(tmp_path) as runtime:
             state = await runtime.tasks.wait(task_id, timeout=60)
             assert state.status == "failed" and "time to live" in (state.message or "")
-            assert is_gone(pid)
+            assert not lives(pid)
 
     anyio.run(main)
 
@@ -128,7 +124,6 @@ def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_meanwhil
             result = await runtime.tasks.store.result(state) or {}
             assert (state.status, result["structuredContent"]["status"]) == ("cancelled", "cancelled")
             assert "timeout" not in (state.message or "")
-            assert (state.ended_at or 0) - state.created_at > LONG, "its timeout did come"
 
     anyio.run(main)
 

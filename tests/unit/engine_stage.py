@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import pytest
 
 from pursuit import Budget, Mission, Proposal, Runtime, event
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallRefused, CallSettled, Event, decode
 from pursuit.core.state import MissionState
-from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.service import Service
+from pursuit.proposers.contract import Failed, Proposer, SimpleKind, Waiting
+from pursuit.proposers.repeat import RepeatKind
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -141,10 +141,8 @@ class Gate:
         return {"events": [{"event_name": "held"}]}
 
 
-class Stubborn:
+class Stubborn(Proposer):
     """A proposer that hands out these answers, the last one for ever, and keeps the reasons that it was given."""
-
-    operators_own = True
 
     def __init__(self, *answers: Proposal | Exception) -> None:
         self.answers = list(answers)
@@ -159,6 +157,6 @@ class Stubborn:
         return answer
 
 
-def proposing(service: Service, proposer: Proposer) -> Service:
-    """The service with another proposer for every mission."""
-    return replace(service, driver=replace(service.driver, proposer_for=lambda _mission, _proposal, _means: proposer))
+def proposing(monkeypatch: pytest.MonkeyPatch, proposer: Proposer, kind: type[SimpleKind[Any]] = RepeatKind) -> None:
+    """Lets another proposer propose for missions of a kind."""
+    monkeypatch.setattr(kind, "make", lambda _kind, _settings, _context: proposer)

@@ -22,9 +22,8 @@ from pursuit.core.events import (
     WaitBegan,
 )
 from pursuit.core.state import MissionState
-from pursuit.proposers.choice import Choice
-from pursuit.proposers.model import Patience
-from pursuit.proposers.provider import Providers, Retries
+from pursuit.proposers.model.asking import Patience
+from pursuit.proposers.model.provider import Providers, Retries
 from pursuit.service import Service
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
@@ -57,13 +56,13 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply | Callable[[dict[s
 
 def quickly(service: Service, retries: Retries = QUICK, patience: Patience = PATIENCE) -> Service:
     """The service with short pauses before a model is asked again; its runtime closes the models."""
-    choice = service.driver.proposer_for
-    assert isinstance(choice, Choice)
-    assert isinstance(choice.models, Providers)
-    retries = replace(retries, stall=min(retries.stall, choice.models.retries.stall))
-    choice = replace(choice, models=replace(choice.models, retries=retries), patience=patience)
-    driver = replace(service.driver, proposer_for=choice, ready=choice.ready)
-    return replace(service, models=choice.models, driver=driver)
+    place = service.driver.place
+    models = place.access.models
+    assert isinstance(models, Providers)
+    retries = replace(retries, stall=min(retries.stall, models.retries.stall))
+    access = replace(place.access, models=replace(models, retries=retries), patience=patience)
+    driver = replace(service.driver, place=replace(place, access=access))
+    return replace(service, models=access.models, driver=driver)
 
 
 def pursued(

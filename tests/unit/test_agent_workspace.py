@@ -10,8 +10,8 @@ import anyio
 import pytest
 from agent_stage import CHECK, AgentPlace
 
-from pursuit.agents.workspace import Workspace, WorkspaceFailed
 from pursuit.core.mission import Workspace as Settings
+from pursuit.proposers.agent.workspace import AgentWorkspace, WorkspaceFailed
 
 
 def removes(tree: Path) -> None:
@@ -52,7 +52,7 @@ def test_no_trick_makes_a_protected_file_count(tmp_path: Path, trick: Callable[[
 
     async def run() -> None:
         settings = Settings(path=str(place.repository), protect=["tests/**", "conftest.py"])
-        workspace = Workspace(settings, "mission-x", tmp_path / "ws")
+        workspace = AgentWorkspace(settings, "mission-x", tmp_path / "ws")
         await workspace.prepare()
         before = await workspace.before(0)
         trick(workspace.tree)
@@ -79,14 +79,14 @@ def test_linked_files_are_there_and_in_no_snapshot(tmp_path: Path, pattern: str)
     (place.repository / "ignored" / "tool").write_text("tool", encoding="utf-8")
 
     async def run() -> None:
-        workspace = Workspace(Settings(path=str(place.repository), link=["ignored"]), "mission-x", tmp_path / "ws")
+        workspace = AgentWorkspace(Settings(path=str(place.repository), link=["ignored"]), "mission-x", tmp_path / "ws")
         await workspace.prepare()
         before = await workspace.before(0)
         assert (workspace.tree / "ignored" / "tool").read_text(encoding="utf-8") == "tool"
         assert (await workspace.open_checks() / "ignored" / "tool").exists()
         await workspace.close_checks()
         assert before.tree == workspace.start.tree
-        assert workspace.began_dirty  # the file with the pattern
+        assert list(workspace.notes.values()) == ["uncommitted"]  # the file with the pattern
         await workspace.drop()
 
     anyio.run(run)
@@ -98,16 +98,16 @@ def test_a_worktree_that_is_gone_is_made_again_from_the_newest_snapshot(tmp_path
 
     async def run() -> None:
         settings = Settings(path=str(place.repository))
-        workspace = Workspace(settings, "mission-x", tmp_path / "ws")
+        workspace = AgentWorkspace(settings, "mission-x", tmp_path / "ws")
         await workspace.prepare()
         (workspace.tree / "new.txt").write_text("new", encoding="utf-8")
         await workspace.snapshot("after")
         shutil.rmtree(workspace.tree)
-        again = Workspace(settings, "mission-x", tmp_path / "ws")
+        again = AgentWorkspace(settings, "mission-x", tmp_path / "ws")
         await again.prepare()
         assert (again.tree / "new.txt").read_text(encoding="utf-8") == "new"
         with pytest.raises(WorkspaceFailed, match="not in a git repository"):
-            await Workspace(Settings(path="/"), "mission-y", tmp_path / "other").prepare()
+            await AgentWorkspace(Settings(path="/"), "mission-y", tmp_path / "other").prepare()
 
     anyio.run(run)
 
@@ -116,15 +116,15 @@ def test_a_ledger_inside_the_repository_is_in_no_snapshot(tmp_path: Path) -> Non
     place = AgentPlace(tmp_path, [[]])
 
     async def run(folder: Path) -> None:
-        workspace = Workspace(Settings(path=str(place.repository)), "mission-x", folder / "mission-x")
+        workspace = AgentWorkspace(Settings(path=str(place.repository)), "mission-x", folder / "mission-x")
         await workspace.prepare()
-        assert not workspace.began_dirty
+        assert workspace.notes == {}
         (workspace.tree / "new.txt").write_text("new", encoding="utf-8")
         await workspace.snapshot("after")
         assert (await workspace.total()).count(b"diff --git") == 1
-        again = Workspace(Settings(path=str(place.repository)), "mission-y", folder / "mission-y")
+        again = AgentWorkspace(Settings(path=str(place.repository)), "mission-y", folder / "mission-y")
         await again.prepare()
-        assert not again.began_dirty
+        assert again.notes == {}
         for one in (workspace, again):
             await one.drop()
 
@@ -137,7 +137,7 @@ def test_each_way_to_write_a_protected_file_finds_it(tmp_path: Path, glob: str) 
     place = AgentPlace(tmp_path, [[]])
 
     async def run() -> None:
-        workspace = Workspace(Settings(path=str(place.repository), protect=[glob]), "mission-x", tmp_path / "ws")
+        workspace = AgentWorkspace(Settings(path=str(place.repository), protect=[glob]), "mission-x", tmp_path / "ws")
         await workspace.prepare()
         before = await workspace.before(0)
         await workspace.changes(before, before)
@@ -156,11 +156,11 @@ def test_worktrees_of_the_user_and_locks_of_a_killed_git_do_no_harm(tmp_path: Pa
     (tmp_path / "mine").rename(tmp_path / "on a disk that is not there now")
 
     async def run() -> None:
-        workspace = Workspace(Settings(path=str(place.repository)), "mission-x", tmp_path / "ws")
+        workspace = AgentWorkspace(Settings(path=str(place.repository)), "mission-x", tmp_path / "ws")
         await workspace.prepare()
         await workspace.snapshot("first")
         (workspace.folder / "index.lock").touch()
-        again = Workspace(Settings(path=str(place.repository)), "mission-x", tmp_path / "ws")
+        again = AgentWorkspace(Settings(path=str(place.repository)), "mission-x", tmp_path / "ws")
         again.tag = "agent-mission-x"  # this process drives it
         await again.prepare()
         (again.tree / "lib.py").write_text("new", encoding="utf-8")
@@ -172,3 +172,33 @@ def test_worktrees_of_the_user_and_locks_of_a_killed_git_do_no_harm(tmp_path: Pa
     anyio.run(run)
     places = [line for line in place.git("worktree", "list", "--porcelain").splitlines() if line.startswith("worktree")]
     assert places == [f"worktree {place.repository}", f"worktree {tmp_path / 'mine'}"]
+
+
+def test_only_the_branch_passes_changed_files_through_the_users_filters(tmp_path: Path) -> None:
+    place = AgentPlace(tmp_path, [[]])
+    place.git("config", "filter.case.clean", "tr a-z A-Z")
+    place.git("config", "filter.case.smudge", "tr A-Z a-z")
+    place.git("config", "core.autocrlf", "true")
+    (place.repository / ".gitattributes").write_text("*.txt filter=case\n", encoding="utf-8")
+    (place.repository / "old.txt").write_text("old\n", encoding="utf-8")
+    place.git("add", "--all")
+    place.git("-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "--quiet", "--message=Filtered")
+
+    async def run() -> None:
+        workspace = AgentWorkspace(Settings(path=str(place.repository)), "mission-x", tmp_path / "ws")
+        await workspace.prepare()
+        assert (workspace.tree / "old.txt").read_bytes() == b"old\n" and workspace.notes == {}
+        (workspace.tree / "new.txt").write_bytes(b"new\r\n")
+        (workspace.tree / "lib.py").unlink()
+        (workspace.tree / "lib.py").mkdir()
+        (workspace.tree / "lib.py" / "deep.txt").write_bytes(b"deep")
+        await workspace.snapshot("after")
+        assert (await workspace.open_checks() / "new.txt").read_bytes() == b"new\r\n"
+        await workspace.write_branch("Done")
+        await workspace.apply()
+
+    anyio.run(run)
+    changed = place.git("diff", "--name-status", "--no-renames", "main", "pursuit/mission-x").split()
+    assert changed == ["D", "lib.py", "A", "lib.py/deep.txt", "A", "new.txt"]
+    assert place.git("cat-file", "blob", "pursuit/mission-x:new.txt") == "NEW"
+    assert (place.repository / "new.txt").read_bytes() == b"new\r\n"

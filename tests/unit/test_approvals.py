@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from engine_stage import events_of, mission, outcomes, play, proposal, repeat, replay, script, until
+from hands import LONG, Hands
 
 from pursuit import Budget, Proposal, Runtime
 from pursuit.config.configuration import Configuration
@@ -16,6 +17,8 @@ from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.audit import Caller
 from pursuit.service.background import BackgroundRuns
+from pursuit.service.queries import approval_row
+from pursuit.service.timeline import Timelines
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write*"),))
 ALICE = Caller(who="alice", transport="terminal")
@@ -64,13 +67,14 @@ def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(tmp_pa
             (row,) = status["pending_approvals"]
             assert (row["tool"], row["args"]) == ("world.write", {"text": "a"})
             assert "write" in row["description"] and '"a"' in row["description"]
-            assert await desk.open() == [row] == await desk.open(name)
+            assert [approval_row(one) for one in await desk.open()] == [row]
+            assert await desk.open() == await desk.open(name)
             await runtime.service.run(name)
             assert len(await events_of(runtime, name, ApprovalAsked)) == 1, "asked again, it is the same question"
         async with world.stage(tmp_path) as runtime:  # answered while no process drives
             desk = Approvals(runtime.service)
             answered = await desk.answer(row["approval_id"], "once", reason="fine", caller=ALICE)
-            assert (answered["status"], answered["by"]) == ("running", "alice (terminal)")
+            assert (answered.status, answered.by) == ("running", "alice (terminal)")
             assert await runtime.service.interrupted() == [name]
         async with world.stage(tmp_path) as runtime:
             await runtime.service.run(name)
@@ -79,6 +83,25 @@ def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(tmp_pa
             assert (status["waiting_for"], status["iteration_count"]) == ("approval", 1)
             (word,) = await events_of(runtime, name, ApprovalAnswered)
             assert (word.by, word.reason) == ("alice (terminal)", "fine")
+
+    play(scene)
+
+
+def test_the_plot_of_the_budget_and_the_status_count_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, hands, cap = World(), Hands(monkeypatch), 1000 * LONG
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            made = mission(budget=Budget(max_iterations=1, max_wall_clock_seconds=cap), proposer=repeat("write"))
+            name = (await runtime.service.start(made)).session_id
+            await runtime.service.run(name, observer=lambda *_: hands.forward())  # time before it waits
+            desk = Approvals(runtime.service)
+            await desk.answer((await desk.open())[0].approval_id, "once", caller=ALICE)
+            await runtime.service.run(name)
+            used = (await runtime.service.status(name))["budget"]["used"]["wall_clock_seconds"]
+            rows = {row["name"]: row["points"] for row in (await Timelines(runtime.service).course(name))["budget"]}
+            assert used > LONG and rows["iterations"] == [(1.0, 0.0)]
+            assert rows["wall_clock_seconds"] == [(1.0, pytest.approx(1 - used / cap, abs=LONG / cap / 2))]
 
     play(scene)
 
@@ -92,7 +115,7 @@ def test_a_no_is_an_outcome_that_the_mission_sees(tmp_path: Path) -> None:
             name, desk = await _run(runtime, proposer=replay(calls), budget=Budget(max_iterations=1))
             (row,) = await desk.open()
             assert world.done == [], "the whole batch waits for the answer"
-            await desk.answer(row["approval_id"], "denied", reason="not today", caller=ALICE)
+            await desk.answer(row.approval_id, "denied", reason="not today", caller=ALICE)
             await runtime.service.run(name)
             assert await outcomes(runtime, name) == [("world.write", "denied"), ("world.read", "ok")]
             report = await runtime.report(name)
@@ -113,8 +136,8 @@ def test_a_yes_reaches_as_far_as_was_said_and_no_further(tmp_path: Path) -> None
             asked: list[tuple[str, Any]] = []
             for width in ("arguments", "mission", "denied"):
                 (row,) = await desk.open()
-                asked.append((row["tool"], row["args"]))
-                await desk.answer(row["approval_id"], width)
+                asked.append((row.tool, row.args))
+                await desk.answer(row.approval_id, width)
                 await runtime.service.run(name)
             assert asked == [("world.write", {"text": "a"}), ("world.write", {"text": "b"}), ("world.write_more", {})]
             assert world.done == ["a", "a", "b"]
@@ -152,7 +175,7 @@ def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
                 await runs.begin(name, 2, None)
                 await until(terminal, name, lambda state: state.waiting_for == "approval")
                 rows = await Approvals(terminal.service).open(name)
-                await Approvals(terminal.service).answer(rows[0]["approval_id"], "mission")
+                await Approvals(terminal.service).answer(rows[0].approval_id, "mission")
                 await until(runtime, name, lambda state: state.iteration_count == 2)
             assert world.done == ["x", "x"]
 
@@ -168,7 +191,7 @@ def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
             (row,) = await desk.open()
             await runtime.service.pause(name)
             assert (await runtime.service.status(name))["status"] == "paused"
-            await desk.answer(row["approval_id"], "mission")
+            await desk.answer(row.approval_id, "mission")
             assert (await runtime.service.status(name))["status"] == "paused", "a yes resumes nothing"
             await runtime.service.run(name)
             assert world.done == ["x", "x", "x"]
@@ -176,7 +199,7 @@ def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
             (row,) = await desk.open(other)
             await runtime.service.abort(other)
             with pytest.raises((ApprovalNotFound, SessionTerminal)):
-                await desk.answer(row["approval_id"], "once")
+                await desk.answer(row.approval_id, "once")
             assert world.done == ["x", "x", "x"]
 
     play(scene)
@@ -192,12 +215,12 @@ def test_scripts_and_checks_ask_too_and_go_on_where_they_were(tmp_path: Path) ->
             name, desk = await _run(runtime, proposer=script(source), criteria=[check], budget=Budget(max_iterations=1))
             assert world.done == ["read"]
             (row,) = await desk.open()
-            await desk.answer(row["approval_id"], "once")
+            await desk.answer(row.approval_id, "once")
             await runtime.service.run(name)
             assert world.done == ["read", "s", "read"], "nothing ran twice"
             (row,) = await desk.open()
-            assert row["tool"] == "world.write_more"
-            await desk.answer(row["approval_id"], "once")
+            assert row.tool == "world.write_more"
+            await desk.answer(row.approval_id, "once")
             await runtime.service.run(name)
             assert world.done[-1] == ("more", "check")
             assert (await runtime.service.status(name))["status"] == "completed"
@@ -218,13 +241,13 @@ def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path) -> N
             with pytest.raises(ApprovalNotFound):
                 await desk.answer("approval-0123456789abcdef", "once")
             with pytest.raises(ValidationFailed):
-                await desk.answer(first["approval_id"], "perhaps")  # pyright: ignore[reportArgumentType]
+                await desk.answer(first.approval_id, "perhaps")  # pyright: ignore[reportArgumentType]
             assert await runtime.service.ledger.root() == root
-            await desk.answer(first["approval_id"], "once")
+            await desk.answer(first.approval_id, "once")
             assert (await runtime.service.status(name))["status"] == "waiting", "one question is still open"
             with pytest.raises(Conflict, match="answered already"):
-                await desk.answer(first["approval_id"], "denied")
-            await desk.answer(second["approval_id"], "denied")
+                await desk.answer(first.approval_id, "denied")
+            await desk.answer(second.approval_id, "denied")
             await runtime.service.run(name)
             assert world.done == ["x"]
             waits = [one for one in await events_of(runtime, name, WaitBegan) if one.waiting_for == "approval"]
@@ -260,9 +283,37 @@ def test_a_proposal_of_a_client_waits_for_its_answer(tmp_path: Path) -> None:
             assert (answer["status"], answer["iterations"]) == ("waiting", [])
             desk = Approvals(runtime.service)
             (row,) = await desk.open(name)
-            await desk.answer(row["approval_id"], "once")
+            await desk.answer(row.approval_id, "once")
             answer = await runtime.service.iterate(name)
             assert [one["iteration_index"] for one in answer["iterations"]] == [0]
             assert world.done == ["c"]
+
+    play(scene)
+
+
+@pytest.mark.guarantee("a-no-ends-no-mission")
+@pytest.mark.parametrize("how", ["denied", "expired"])
+@pytest.mark.parametrize("rescued", [True, False])
+def test_a_call_that_nobody_approves_is_neither_a_failure_nor_progress(
+    how: str, rescued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watch goes on, also if its script does not catch the refusal, which is worded anew each time."""
+    world, hands = World(), Hands(monkeypatch)
+    source = "try:\n    world.write()\nexcept Exception:\n    pass\n" if rescued else "world.write()"
+
+    async def scene() -> None:
+        async with world.stage(tmp_path, approval_timeout=LONG) as runtime:
+            name, desk = await _run(runtime, proposer=script(source), budget=Budget(max_iterations=5))
+            for place in range(4):
+                (row,) = await desk.open()
+                if how == "denied":
+                    await desk.answer(row.approval_id, "denied", reason=f"no {'!' * place}", caller=ALICE)
+                else:
+                    hands.forward()
+                await runtime.service.run(name)
+                status = await runtime.service.status(name)
+                assert (status["status"], status["iteration_count"]) == ("waiting", place + 1)
+            assert status["no_progress_counter"] == 3, "the first checkpoint compares with nothing"
+            assert await outcomes(runtime, name) == [("world.write", "denied")] * 4
 
     play(scene)

@@ -109,7 +109,7 @@ def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
             name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
             await runtime.service.run(name)
             state = await runtime.service.state(name)
-            (asked,) = state.approvals.values()
+            (asked,) = state.approvals.asked.values()
             desk = Approvals(runtime.service)
             assert await desk.open() == []
             with pytest.raises(Conflict, match="expired"):
@@ -129,7 +129,7 @@ def test_a_wide_yes_answers_the_other_questions_that_it_covers(tmp_path: Path) -
             await runtime.service.run(name)
             desk = Approvals(runtime.service)
             first, _second = await desk.open(name)
-            assert (await desk.answer(first["approval_id"], "mission"))["status"] == "running"
+            assert (await desk.answer(first.approval_id, "mission")).status == "running"
             assert await desk.open(name) == []
             await runtime.service.run(name)
             assert await outcomes(runtime, name) == [("world.step", "ok"), ("world.step", "ok")]

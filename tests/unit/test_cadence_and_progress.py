@@ -41,6 +41,11 @@ def mass(value: float, **more: Any) -> dict[str, Any]:
 SAME = call(digest="same")
 
 
+def watched(**changes: Any) -> Simulation:
+    """A mission that waits for an event and says after how many checkpoints without progress it ends."""
+    return Simulation(**{"stagnation_threshold": 3, **changes})
+
+
 def test_every_iteration_is_the_default() -> None:
     assert checkpoints(run(Simulation(), *[call()] * 4)) == [0, 1, 2, 3]
 
@@ -110,8 +115,15 @@ def test_no_progress_ends_at_the_threshold(limit: int) -> None:
 
 
 def test_three_is_the_default_and_off_is_off() -> None:
-    assert len(run(Simulation(), *[SAME] * 20)) == 4
-    assert len(run(Simulation(stagnation_threshold="off"), *[SAME] * 20)) == 20
+    assert len(run(Simulation(criteria=[threshold()]), *[SAME] * 20)) == 4
+    assert len(run(Simulation(criteria=[threshold()], stagnation_threshold="off"), *[SAME] * 20)) == 20
+
+
+def test_the_default_is_off_while_only_events_and_predicates_are_unmet() -> None:
+    ended = run(Simulation(criteria=[threshold(), DONE]), mass(9), mass(1), *[mass(1)] * 20, *[mass(9)] * 9)
+    assert counters(ended) == [0] * 22 + [1, 2, 3], "it counts from where a threshold is unmet again"
+    assert {each.facts.threshold for each in ended[1:22]} == {None}
+    assert len(run(watched(), *[SAME] * 20)) == 4
 
 
 def test_repeat_has_no_stagnation_unless_asked_for() -> None:
@@ -123,7 +135,7 @@ def test_repeat_has_no_stagnation_unless_asked_for() -> None:
 
 
 def test_progress_starts_the_count_again() -> None:
-    ended = run(Simulation(), SAME, SAME, SAME, call(digest="new"), SAME, SAME, SAME)
+    ended = run(watched(), SAME, SAME, SAME, call(digest="new"), SAME, SAME, SAME)
     assert counters(ended) == [0, 1, 2, 0, 1, 2, 3]
 
 
@@ -135,7 +147,7 @@ def test_the_counter_moves_at_checkpoints_only() -> None:
 
 
 def test_what_was_seen_between_checkpoints_is_progress_at_the_next() -> None:
-    simulation = Simulation(checkpoint_cadence={"kind": "every_n_iterations", "n": 2})
+    simulation = watched(checkpoint_cadence={"kind": "every_n_iterations", "n": 2})
     new = [call(digest=f"new{place}") for place in range(3)]
     ended = run(simulation, SAME, SAME, new[0], SAME, SAME, SAME, new[1], new[1], SAME, new[2], SAME, SAME)
     assert counters(ended)[1::2] == [0, 0, 1, 0, 0, 1]
@@ -143,13 +155,13 @@ def test_what_was_seen_between_checkpoints_is_progress_at_the_next() -> None:
 
 def test_without_a_threshold_metric_the_same_answer_to_another_question_is_no_progress() -> None:
     asked = [call(args={"x": place}, digest="same") for place in range(9)]
-    assert len(run(Simulation(), *asked)) == 4
+    assert len(run(watched(), *asked)) == 4
     answered = [call(args={"x": 1}, digest=f"d{place}") for place in range(9)]
-    assert len(run(Simulation(), *answered)) == 9
+    assert len(run(watched(), *answered)) == 9
 
 
 def test_an_old_observation_that_comes_back_is_no_progress() -> None:
-    ended = run(Simulation(), *[call(digest=digest) for digest in "abababab"])
+    ended = run(watched(), *[call(digest=digest) for digest in "abababab"])
     assert counters(ended) == [0, 0, 1, 2, 3]
 
 
@@ -215,27 +227,28 @@ def test_a_metric_that_is_no_longer_reported_makes_no_progress() -> None:
 def test_a_criterion_that_flaps_keeps_no_mission_alive() -> None:
     ready = {"criterion_id": "ready", "kind": "predicate", "expression": "True", "required": False}
     simulation = Simulation(criteria=[threshold(), ready])
-    ended = [simulation.iterate(mass(9), ready=Answer(value=place % 2 == 1)) for place in range(5)]
-    assert counters(ended) == [0, 0, 1, 2, 3]
+    ended = [simulation.iterate(mass(9), ready=Answer(value=place % 2 == 1)) for place in range(4)]
+    assert counters(ended) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("said", ["tick {}", "2026-01-01T00:00:{:02d}Z", "request 4f{:02d}ab-77 took {} ms"])
 def test_a_counter_in_a_result_keeps_no_mission_alive(said: str) -> None:
     counting = [call(digest=f"d{n}", result={"structuredContent": {"said": said.format(n, n)}}) for n in range(9)]
-    assert counters(run(Simulation(), *counting)) == [0, 1, 2, 3]
+    assert counters(run(watched(), *counting)) == [0, 1, 2, 3]
     large = [call(digest=f"d{n}", blob=f"d{n}", preview=said.format(n, n)) for n in range(9)]
-    assert counters(run(Simulation(), *large)) == [0, 1, 2, 3]
+    assert counters(run(watched(), *large)) == [0, 1, 2, 3]
     words = [call(digest=f"d{n}", result={"said": "word" * n}) for n in range(9)]
-    assert len(run(Simulation(), *words)) == 9
+    assert len(run(watched(), *words)) == 9
     other_calls = [call(args={"x": n}, digest=f"d{n}", result={"said": n}) for n in range(9)]
-    assert len(run(Simulation(), *other_calls)) == 9
+    assert len(run(watched(), *other_calls)) == 9
 
 
 def test_progress_is_about_required_thresholds() -> None:
     count = threshold("count", ">=", 1_000, required=False)
     steps = [call(metrics={"mass": 9, "count": n}) for n in range(9)]
     assert counters(run(Simulation(criteria=[threshold(), count]), *steps)) == [0, 1, 2, 3]
-    assert len(run(Simulation(criteria=[DONE, count]), *steps)) == 9
+    alike = [call(digest="same", metrics={"count": n}) for n in range(9)]
+    assert counters(run(watched(criteria=[DONE, count]), *alike)) == [0, 1, 2, 3]
 
 
 @given(st.lists(st.floats(-1e9, 1e9), max_size=40))
@@ -258,8 +271,8 @@ def test_closer_depends_on_the_comparison(op: str, values: tuple[float, ...]) ->
 
 
 def test_a_value_past_its_target_comes_no_closer() -> None:
-    ended = run(Simulation(criteria=[threshold(), DONE]), *map(mass, (3, 0.9, 0.8, 0.7, 0.6)))
-    assert counters(ended) == [0, 0, 1, 2, 3]
+    steps = [call(digest="same", metrics={"mass": value}) for value in (3, 0.9, 0.8, 0.7, 0.6)]
+    assert counters(run(watched(criteria=[threshold(), DONE]), *steps)) == [0, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("gain", "counts"), [(5e-7, False), (2e-6, True)])
@@ -275,7 +288,7 @@ def test_huge_distances_still_shrink() -> None:
 
 
 def test_a_criterion_that_became_met_is_progress() -> None:
-    other = {"criterion_id": "other", "kind": "event", "event_name": "other", "required": False}
+    other = {"criterion_id": "other", "kind": "event", "event_name": "other"}
     simulation = Simulation(criteria=[threshold(), DONE, other])
     say = call(events=[{"event_name": "other"}])
     assert counters(run(simulation, mass(9), mass(9), say, say, say, say)) == [0, 1, 0, 1, 2, 3]
@@ -328,7 +341,7 @@ def test_proposer_failures_count_in_a_row() -> None:
 
 
 def test_a_new_run_keeps_the_counter() -> None:
-    simulation = Simulation()
+    simulation = watched()
     run(simulation, SAME, SAME, SAME)
     simulation.fold(RunClaimed(run="r2", pid=2, host="here"))
     assert simulation.state.no_progress == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import psutil
 import pytest
 from engine_stage import driving, mission, outcomes, play, repeat, stage
 from hands import LONG, Hands
+from process_ends import wait_gone
 
 from pursuit import check, event
 from pursuit.engine.commands import run_command
@@ -45,7 +45,7 @@ def test_a_command_past_its_timeout_is_killed_with_its_whole_group(
         assert row["evidence"]["error"].startswith("timed_out")
 
     play(scene)
-    _gone(int((tmp_path / "child").read_text()))
+    wait_gone(int((tmp_path / "child").read_text()))
 
 
 def test_a_word_of_the_operator_kills_a_command_with_its_whole_group(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_word_of_the_operator_kills_a_command_with_its_whole_group(tmp_path: P
             assert (await runtime.report(started.session_id)).verdict_reason == "user_abort"
 
     play(scene)
-    _gone(int((tmp_path / "child").read_text()))
+    wait_gone(int((tmp_path / "child").read_text()))
 
 
 def test_a_command_that_is_stopped_while_it_is_being_started_leaves_nobody(tmp_path: Path) -> None:
@@ -85,16 +85,4 @@ def test_a_command_that_is_stopped_while_it_is_being_started_leaves_nobody(tmp_p
         assert scope.cancelled_caught
 
     play(scene)
-    _gone(int(child.read_text()))
-
-
-def _gone(pid: int) -> None:
-    """An orphan is reaped by whoever adopted it; until then it may be a zombie, which runs nothing.
-
-    It was killed, which takes effect when the machine next turns to it.
-    """
-    ends = time.monotonic() + 60
-    with suppress(psutil.NoSuchProcess):
-        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < ends, "it lives on"
-            time.sleep(0.01)
+    wait_gone(int(child.read_text()))

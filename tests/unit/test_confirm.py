@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 from engine_stage import mission, play, proposal, stage
 
 from pursuit import Budget, Proposal, metric
-from pursuit.core.confirmation import remeasure
+from pursuit.core.confirmation import Confirmations, Measurement, remeasure
 from pursuit.core.criteria import MetricThreshold
+from pursuit.core.series import Point
 from pursuit.errors import ValidationFailed
 from simulation import Simulation, call, threshold
 
@@ -32,19 +34,47 @@ def simulation(*others: dict[str, Any], **more: Any) -> Simulation:
 def test_a_lucky_value_does_not_count_and_the_mean_of_fresh_ones_does() -> None:
     lucky = simulation()
     assert measure(lucky, (0.5, 1), (1.3, 1), (1.3, 1)) == ["inconclusive", "inconclusive", "unmet"]
-    assert measure(lucky, (0.9, 2), (1.05, 2), (0.85, 2)) == ["inconclusive", "inconclusive", "met"]
+    assert measure(lucky, (0.9, 2), *[(1.05, 2), (0.85, 2)] * 2) == ["inconclusive"] * 4 + ["met"]
     assert lucky.state.status == "completed"
     evidence = lucky.state.results["mass"].evidence
-    assert (evidence["fresh"], evidence["mean"]) == ([1.05, 0.85], pytest.approx(0.95))
+    assert (evidence["fresh"], evidence["mean"]) == ([1.05, 0.85] * 2, pytest.approx(0.95))
 
 
 def test_a_rejected_candidate_does_not_start_again_with_its_next_lucky_value() -> None:
     given = simulation()
     assert measure(given, (0.5, 1), (1.5, 1), (1.5, 1))[-1] == "unmet"
-    assert measure(given, (0.9, 1), (0.9, 1), (0.9, 1)) == ["unmet"] * 3
-    assert measure(given, (0.9, 2), (0.9, 1)) == ["inconclusive", "unmet"]  # another candidate does not clear it
-    assert measure(given, (0.2, 1)) == ["met"]
-    assert given.state.results["mass"].evidence["mean"] == pytest.approx(6.8 / 7)
+    assert measure(given, (0.1, 1), (0.1, 1), (0.1, 1)) == ["unmet"] * 3, "the mean would meet it"
+    assert measure(given, (0.9, 2), (0.9, 1)) == ["inconclusive", "met"]  # another candidate does not clear it
+    assert given.state.results["mass"].evidence["mean"] == pytest.approx(4.2 / 6)
+
+
+def test_each_rejection_doubles_the_number_up_to_eight_times() -> None:
+    given = simulation()
+    needed: list[int] = []
+    for x in range(6):
+        number = 2 if x == 0 else needed[-1]
+        measure(given, (0.9, x), *[(2.0, x)] * number)
+        needed.append(given.state.results["mass"].evidence["needed"])
+    assert needed == [4, 8, 16, 16, 16, 16]
+    assert measure(given, (0.9, 9), *[(0.9, 9)] * 16) == ["inconclusive"] * 16 + ["met"]
+
+
+@pytest.mark.parametrize("confirm", [3, 5])
+def test_a_call_that_misses_its_target_is_not_accepted_by_looking_often(confirm: int) -> None:
+    """Half a standard deviation above its target: one look accepts 19 % at 3, a look after each value 29 %."""
+    chance, false = random.Random(7), 0
+    for _ in range(400):
+        given = Confirmations()
+        one = MetricThreshold(criterion_id="m", metric="m", op="<=", target=0, confirm=confirm)
+        for place in range(80):
+            value = -1.0 if place == 0 else chance.gauss(0.5, 1)
+            point = Point(place, 0, value, "lab.run", f"c{place}")
+            given.learn(Measurement(criterion=one, key="k", args={}, point=point, worthwhile=True))
+            found = given.get("m")
+            if found is not None and found.met:
+                false += 1
+                break
+    assert false < 400 * (0.25 if confirm == 3 else 0.19)
 
 
 def test_only_the_call_that_met_it_confirms_it() -> None:

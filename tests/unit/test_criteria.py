@@ -245,7 +245,7 @@ def test_a_slope_up_to_the_tolerance_is_flat(tolerance: float, status: str) -> N
 
 def test_trend_needs_its_points() -> None:
     result = standing(trend("increasing", min_points=3), [mass(1)], [mass(2)])
-    assert (result.status, result.evidence) == ("inconclusive", {"reason": "2 of 3 points of 'mass'"})
+    assert (result.status, result.evidence) == ("inconclusive", {"reason": "2 of 3 points of 'mass'", "points": 2})
     assert standing(trend("increasing", min_points=3), [mass(1)], [mass(2)], [mass(3)]).status == "met"
     assert standing(trend("increasing"), [mass(1)]).status == "inconclusive"
 

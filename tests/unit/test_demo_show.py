@@ -25,6 +25,7 @@ def test_it_ends_well_and_names_the_report(tmp_path: Path) -> None:
         COMMAND, cwd=tmp_path, env=environment(tmp_path, 0), capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stdout + done.stderr
     (report,) = [line.removeprefix("report: ") for line in done.stdout.splitlines() if line.startswith("report: ")]
     assert (tmp_path / ".pursuit" / "demo" / report).is_file()
     # The last lines are commands that can be copied.

@@ -284,12 +284,15 @@ def test_a_failure_says_what_broke_and_not_what_it_was_wrapped_in(tmp_path: Path
 
 
 @pytest.mark.guarantee("failed-is-resumable")
-def test_a_proposer_that_breaks_fails_the_mission_before_anything_runs(tmp_path: Path) -> None:
+def test_a_proposer_that_breaks_fails_the_mission_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def step() -> None: ...
 
     async def scene() -> None:
         async with stage(tmp_path, step) as runtime:
-            service = proposing(runtime.service, Stubborn(KeyError("lost"), Proposal(tool_calls=[])))
+            proposing(monkeypatch, Stubborn(KeyError("lost"), Proposal(tool_calls=[])))
+            service = runtime.service
             mission_id = await _started(runtime, mission(proposer=repeat("step")))
             assert (await service.run(mission_id)).status == "failed"
             assert await outcomes(runtime, mission_id) == []

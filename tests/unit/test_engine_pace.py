@@ -165,3 +165,23 @@ def test_a_run_that_died_while_it_waited_for_its_pace_is_interrupted(tmp_path: P
             assert await service.interrupted() == [mission_id]
 
     play(scene)
+
+
+def test_a_clock_that_is_put_back_does_not_make_a_wait_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands(monkeypatch)
+    paced = Paced(
+        Pace(seconds=0.05), budget=Budget(max_iterations=3), checkpoint_cadence={"kind": "every_t_seconds", "t": 1}
+    )
+
+    async def scene() -> None:
+        async with stage(tmp_path, look) as runtime:
+            mission_id = await _started(runtime, paced.mission)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: runtime.service.run(mission_id, observer=paced.observe))
+                await paced.waits.wait()
+                hands.put_back(86_400)
+            assert (await runtime.service.state(mission_id)).verdict_reason == "max_iterations"
+            ended = await events_of(runtime, mission_id, IterationEnded)
+            assert [one.facts.checkpoint for one in ended] == [True, True, True]
+
+    play(scene)

@@ -179,7 +179,9 @@ def test_a_replay_that_is_used_up_fails_three_times_and_ends_the_mission(tmp_pat
     play(scene)
 
 
-def test_a_bad_proposal_goes_back_twice_with_the_reasons_then_counts_as_a_failure(tmp_path: Path) -> None:
+def test_a_bad_proposal_goes_back_twice_with_the_reasons_then_counts_as_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[int] = []
 
     def place(number: int) -> None:
@@ -191,12 +193,14 @@ def test_a_bad_proposal_goes_back_twice_with_the_reasons_then_counts_as_a_failur
             good = _calls(("place", {"number": 2}))
             proposer = Stubborn(bad)
             wanted = mission(budget=Budget(max_iterations=9), proposer=repeat("place", number=1))
-            state = await proposing(runtime.service, proposer).run(await _started(runtime, wanted))
+            proposing(monkeypatch, proposer)
+            state = await runtime.service.run(await _started(runtime, wanted))
             assert (state.verdict_reason, state.iteration_count) == ("proposer_failed", 3)
             assert [bool(reasons) for reasons in proposer.reasons] == [False, True, True] * 3
             assert "tool_calls[1].args" in proposer.reasons[1][0]
             mended = Stubborn(bad, good, bad, bad, bad, good)
-            state = await proposing(runtime.service, mended).run(await _started(runtime, wanted))
+            proposing(monkeypatch, mended)
+            state = await runtime.service.run(await _started(runtime, wanted))
             assert state.verdict_reason == "max_iterations", "a good proposal starts the count anew"
         assert ran == [2] * 8, "nothing of a bad proposal runs"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 from engine_stage import (
     driving,
     events_of,
@@ -20,8 +21,9 @@ from engine_stage import (
     stage,
     until,
 )
+from hands import LONG, Hands
 
-from pursuit import Runtime, metric, tool
+from pursuit import Budget, Runtime, metric, tool
 from pursuit.core.events import CallIntended, WaitBegan
 from pursuit.service.background import BackgroundRuns
 
@@ -262,5 +264,62 @@ def test_a_result_that_a_mission_waits_for_is_not_pruned(tmp_path: Path) -> None
             await runtime.service.run(mission_id)
             assert (await runtime.service.status(mission_id))["status"] == "completed"
             assert await runtime.tasks.prune(keep=0) == [task_id]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("how", ["it runs", "it ended", "paused", "aborted"])
+def test_the_wall_clock_counts_a_task_that_nobody_drives(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to its end, up to the operator's word, and not after that."""
+    job, hands = Job(), Hands(monkeypatch)
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            service = runtime.service
+            wanted = mission(proposer=repeat("world.train"), budget=Budget(max_iterations=3))
+            mission_id = (await service.start(wanted)).session_id
+            await service.iterate(mission_id)
+            hands.forward()
+
+            async def used() -> float:
+                return (await service.status(mission_id))["budget"]["used"]["wall_clock_seconds"]
+
+            assert LONG <= await used() < 2 * LONG, "while it waits, too"
+            if how == "it ended":
+                job.go.set()
+                await runtime.tasks.store.wait((await service.state(mission_id)).wait_detail or "")
+            elif how in ("paused", "aborted"):
+                await getattr(service, {"paused": "pause", "aborted": "abort"}[how])(mission_id)
+            if how != "it runs":
+                hands.forward(3 * LONG)
+                assert LONG <= await used() < 2 * LONG
+            if how in ("it runs", "it ended"):
+                await service.iterate(mission_id)
+            assert LONG <= await used() < 2 * LONG
+            job.go.set()
+
+    play(scene)
+
+
+def test_a_task_of_a_client_that_has_gone_is_cancelled_at_the_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, hands = Job(), Hands(monkeypatch)
+
+    async def prepared(_mission_id: str) -> None:
+        return None
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime, BackgroundRuns(runtime.service, prepared):
+            wanted = mission(proposer=repeat("world.train"), budget=Budget(max_wall_clock_seconds=LONG))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            await runtime.service.iterate(mission_id)
+            hands.forward(2 * LONG)
+            await until(runtime, mission_id, lambda state: state.closed)
+            status = await runtime.service.status(mission_id)
+            assert (status["verdict_reason"], job.cut) == ("max_wall_clock", 1)
+            assert LONG <= status["budget"]["used"]["wall_clock_seconds"] < 2 * LONG
 
     play(scene)

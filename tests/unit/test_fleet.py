@@ -269,8 +269,8 @@ def test_the_parents_policy_holds_for_its_children_and_their_questions_are_asked
                     await anyio.sleep(0.01)
                 await until(runtime, row["session_id"], lambda state: state.waiting_for == "approval")
                 (asked,) = await approvals.open()
-                assert (asked["session_id"], asked["tool"]) == (row["session_id"], "world.enter")
-                await approvals.answer(asked["approval_id"], "once")
+                assert (asked.stream, asked.tool) == (row["session_id"], "world.enter")
+                await approvals.answer(asked.approval_id, "once")
             assert (await runtime.service.state(mission_id)).status == "completed"
 
     play(scene)

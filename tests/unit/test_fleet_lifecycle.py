@@ -10,15 +10,15 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import driving, events_of, outcomes, play, proposal, repeat, replay, stage, until
+from engine_stage import driving, events_of, outcomes, play, proposal, proposing, repeat, replay, stage, until
 from fleet_stage import SPAWN, Crowd, child, entering, measure, parent
 
 from pursuit import Budget, Proposal, Runtime
 from pursuit.core.budgets import child_id
 from pursuit.core.events import AbortOrdered, CallSettled, MissionFailed, MissionPaused
-from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
 from pursuit.errors import InvalidArgument, SessionTerminal
+from pursuit.proposers.contract import Proposer
 from pursuit.service.audit import Audit, Caller
 
 
@@ -224,10 +224,8 @@ def test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driv
     play(scene)
 
 
-class Faulty:
+class Faulty(Proposer):
     """A proposer of ours that breaks so many times before it proposes."""
-
-    operators_own = True
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -239,16 +237,6 @@ class Faulty:
         return Proposal(tool_calls=[{"tool_name": "world.measure"}])
 
 
-def failing(runtime: Runtime, times: int) -> None:
-    """Makes the driver's own code break for children, which repeat."""
-    broken, before = Faulty(times), runtime.service.driver.proposer_for
-
-    def chosen(wanted: Mission, given: Proposal | None, means: Any) -> Any:
-        return broken if wanted.proposer.kind == "repeat" else before(wanted, given, means)
-
-    runtime.service = replace(runtime.service, driver=replace(runtime.service.driver, proposer_for=chosen))
-
-
 @pytest.mark.parametrize(
     ("fleet", "outcome", "failures"),
     [
@@ -258,11 +246,11 @@ def failing(runtime: Runtime, times: int) -> None:
     ],
 )
 def test_a_failed_child_is_started_again_as_its_fleet_says(
-    tmp_path: Path, fleet: dict[str, Any], outcome: str, failures: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: dict[str, Any], outcome: str, failures: int
 ) -> None:
     async def scene() -> None:
         async with stage(tmp_path, measure) as runtime:
-            failing(runtime, 2)
+            proposing(monkeypatch, Faulty(2))  # the children repeat
             mission_id = (await runtime.service.start(parent(child(), fleet=fleet))).session_id
             await runtime.service.run(mission_id)
             (settled,) = await events_of(runtime, mission_id, CallSettled)

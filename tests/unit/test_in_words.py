@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pursuit.core.events import ModelAnswer
 from pursuit.proposers.language import OfferedTool, offer
-from pursuit.proposers.text_calls import LONGEST, describe_tools, read_calls, wanted_call
+from pursuit.proposers.model.text_calls import LONGEST, describe_tools, read_calls, wanted_call
 
 CALL = {"tool": "a__b", "args": {"x": 1}}
 

@@ -278,6 +278,7 @@ def test_a_foreign_writer_that_never_ends_is_named(written: Path) -> None:
     on_ledger(written, case, patience=0.05)
 
 
+@pytest.mark.damaged_ledger("forgets a stream that has not ended")
 def test_forgotten_bytes_are_gone_from_the_disk(tmp_path: Path) -> None:
     secret = "do not keep this"
 
@@ -326,6 +327,7 @@ def test_verify_counts_and_has_one_root(written: Path) -> None:
         ("DELETE FROM blob_refs", f"blob {DIGEST}: it belongs to no stream"),
     ],
 )
+@pytest.mark.damaged_ledger("edits the database")
 def test_verify_finds_what_was_changed(written: Path, statement: str, fault: str) -> None:
     tamper(written, statement)
     found = verified(written)
@@ -333,6 +335,7 @@ def test_verify_finds_what_was_changed(written: Path, statement: str, fault: str
     assert found.faults[0].startswith(fault), found.faults
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_a_row_of_the_wrong_types_is_left_out_of_the_root(written: Path) -> None:
     tamper(written, "UPDATE streams SET head_hash = 5 WHERE name = 'm1'")
     found = verified(written)
@@ -346,6 +349,7 @@ def test_a_row_of_the_wrong_types_is_left_out_of_the_root(written: Path) -> None
     assert verified(written).root == found.root
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_what_stays_of_a_forgotten_stream_is_checked(written: Path) -> None:
     async def case(ledger: SqliteLedger) -> None:
         await ledger.forget("m1")
@@ -386,6 +390,7 @@ def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
         SqliteLedger.open(tmp_path / "a")
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_one_changed_event_is_one_fault(written: Path) -> None:
     tamper(written, "UPDATE events SET body = x'00' WHERE seq = 2 AND stream = 1")
     assert len(verified(written).faults) == 1
@@ -419,6 +424,7 @@ def damage(path: Path, table: str) -> None:
         file.write(b"\xff" * 4096)
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_damage_is_told_by_verify_and_by_whoever_reads_it(written: Path) -> None:
     damage(written, "blobs")
 
@@ -432,12 +438,14 @@ def test_damage_is_told_by_verify_and_by_whoever_reads_it(written: Path) -> None
     on_ledger(written, case)
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_a_ledger_too_damaged_to_open_is_named(written: Path) -> None:
     damage(written, "events")
     with pytest.raises(LedgerUnavailable, match=r"ledger\.db is unavailable: it is damaged"):
         SqliteLedger.open(written)
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_words_that_every_text_has_are_looked_for_among_the_newest_only(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 

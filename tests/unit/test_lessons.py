@@ -171,6 +171,7 @@ def test_missions_that_ended_before_there_was_a_memory_are_found(tmp_path: Path)
     play(scene)
 
 
+@pytest.mark.damaged_ledger("edits the database")
 def test_a_ledger_that_was_tampered_with_is_migrated_all_the_same(tmp_path: Path) -> None:
     shutil.copy(OLD, tmp_path / "ledger.db")
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
@@ -194,7 +195,8 @@ async def asked(folder: Path, settings: dict[str, float] | None = None, **given:
             runtime, mission(directive="Paint the fence", criteria=[event("painted")], proposer=replay(proposal()))
         )
         client = Client(STEP)
-        mission_id = (await runtime.service.start(tuning(proposer="sampling", **given))).session_id
+        similar = {"directive": "Get the checkout's latency under 200 ms", **given}
+        mission_id = (await runtime.service.start(tuning(proposer="sampling", **similar))).session_id
         await runtime.service.iterate(mission_id, sampler=client)
         return client.asked[0].first
 
@@ -209,6 +211,23 @@ def test_a_language_model_is_told_the_lessons_of_similar_missions_as_quoted_data
         assert "fence" not in prompt
         assert "sk-hidden" not in prompt
         assert all(line.startswith("> ") for line in block.strip().splitlines()[1:] if line)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_lessons_of_the_same_mission_are_left_out_and_the_report_says_so(tmp_path: Path, same: bool) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, tune) as runtime:
+            first, _ = await ended(runtime, tuning(-1, 150))
+            client, budget = Client(STEP), Budget(max_iterations=1, max_tokens=90_000)
+            second = tuning(proposer="sampling", budget=budget, **({} if same else {"stagnation_threshold": 7}))
+            started = await runtime.service.start(second)
+            await runtime.service.iterate(started.session_id, sampler=client)
+            assert ("Lessons of" in client.asked[0].first) is not same
+            said = (await runtime.report(started.session_id)).data["warnings"]
+            assert [first in one and "left out" in one for one in said] == [True] * same
+            assert set(said) <= set(started.warnings)
 
     play(scene)
 

@@ -125,7 +125,7 @@ def test_every_fault_is_found_before_the_start(tmp_path: Path) -> None:
     assert reasons.pop("open").startswith("is not a regular expression: ")
     assert reasons.pop("plain").startswith("'loss=[0-9]+' has no group; put the number in parentheses, as in ")
     assert reasons.pop("path.json").startswith("jmespath does not parse: ")
-    assert reasons.pop("typo.pattrn").startswith("there is no such key here; did you mean 'pattern'?")
+    assert reasons.pop("typo.pattrn").startswith("is not a known key; did you mean 'pattern'?")
     one = "give exactly one of pattern and json (a path into a JSON line)"
     for name in ("both", "neither", "typo"):
         assert reasons.pop(f"{name}.pattern") == one
@@ -133,7 +133,7 @@ def test_every_fault_is_found_before_the_start(tmp_path: Path) -> None:
         name: reason for name, reason in reasons.items() if name.startswith(("number", "take", "file", "list"))
     } == {
         "number": 'must be a regular expression, or a table such as { json = "loss" }, not a number',
-        "take.take": "'best' is none of last, first, min, max, all",
+        "take.take": "input should be 'last', 'first', 'min', 'max' or 'all'",
         "file.file": "there is no parameter 'oot'; did you mean 'out'?",
         "list.file": "the parameter 'many' must be a text or a number",
     }
@@ -244,7 +244,7 @@ def test_a_metric_that_no_command_gives_is_a_fault_before_the_start(tmp_path: Pa
                 "no command of this mission gives 'val_los'; they give acc, late, loss, val_loss, worst; "
                 "did you mean 'val_loss'"
             )
-            assert "[commands.NAME.metrics]" in fault.reason
+            assert "`[commands.NAME.metrics]`" in fault.reason
 
     play(scene)
 

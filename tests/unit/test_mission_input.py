@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pursuit import ReplayProposer, ScriptProposer
 from pursuit.config.mission_file import load_mission_file
 from pursuit.core.criteria import check, event, metric, predicate, succeeded
 from pursuit.core.mission import (
@@ -20,8 +21,6 @@ from pursuit.core.mission import (
     Mission,
     Pace,
     Proposal,
-    ReplayProposer,
-    ScriptProposer,
     ToolCall,
     parse_mission,
     parse_proposal,
@@ -59,7 +58,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"directive": ""}, "directive", "at least 1"),
     ({"directive": " \n\t "}, "directive", "at least 1"),
     ({"directive": "x" * 8_193}, "directive", "8192"),
-    ({"directive": 3}, "directive", "string"),
+    ({"directive": 3}, "directive", "must be a text"),
     ({"directive": "a\ud800"}, "directive", "unicode"),
     ({"directve": "x"}, "directve", "did you mean 'directive'"),
     ({"zzz": 1}, "zzz", "not a known key"),
@@ -76,8 +75,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (one(DONE, criterion_id=GONE), "criteria[0].criterion_id", "missing"),
     (one(DONE, criterion_id=" "), "criteria[0].criterion_id", "at least 1"),
     (one(DONE, criterion_id="x" * 129), "criteria[0].criterion_id", "128"),
-    (one(DONE, required="yes"), "criteria[0].required", "boolean"),
-    (one(DONE, required=1), "criteria[0].required", "boolean"),
+    (one(DONE, required="yes"), "criteria[0].required", "must be true or false"),
+    (one(DONE, required=1), "criteria[0].required", "must be true or false"),
     (one(DONE, requird=True), "criteria[0].requird", "did you mean 'required'"),
     (one(DONE, event_name=GONE), "criteria[0].event_name", "missing"),
     (one(DONE, event_name="a\x00"), "criteria[0].event_name", "null byte"),
@@ -151,7 +150,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"budget": {"max_wall_clock_seconds": math.nan}}, "budget.max_wall_clock_seconds", "finite"),
     ({"budget": {"max_iterations": 1, "max_cost_usd": -0.5}}, "budget.max_cost_usd", "positive"),
     ({"budget": {"max_iterations": 1, "on_exhausted": "go"}}, "budget.on_exhausted", "'stop' or 'wait'"),
-    ({"budget": {"max_iterations": 1, "unbounded": "no"}}, "budget.unbounded", "boolean"),
+    ({"budget": {"max_iterations": 1, "unbounded": "no"}}, "budget.unbounded", "must be true or false"),
     ({"budget": {"max_iteration": 1, "unbounded": True}}, "budget.max_iteration", "did you mean 'max_iterations'"),
     ({"allow_all_tools": GONE}, "tool_allowlist", "exactly one"),
     ({"allow_all_tools": False}, "tool_allowlist", "exactly one"),
@@ -159,7 +158,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_allowlist": [], "allow_all_tools": GONE}, "tool_allowlist", "at least 1"),
     ({"tool_allowlist": "lab.*", "allow_all_tools": GONE}, "tool_allowlist", "list"),
     ({"tool_allowlist": ["lab.*", ""], "allow_all_tools": GONE}, "tool_allowlist[1]", "at least 1"),
-    ({"allow_all_tools": "yes"}, "allow_all_tools", "boolean"),
+    ({"allow_all_tools": "yes"}, "allow_all_tools", "must be true or false"),
     ({"checkpoint_cadence": "every_iteration"}, "checkpoint_cadence", "dictionary"),
     ({"checkpoint_cadence": {"kind": "every_n"}}, "checkpoint_cadence", "did you mean 'every_n_iterations'"),
     ({"checkpoint_cadence": {"kind": "every_n_iterations"}}, "checkpoint_cadence.n", "missing"),
@@ -197,7 +196,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
         "proposer.proposals[0].tool_calls[0].tool_name",
         "missing",
     ),
-    ({"allow_scripted_strategies": "true"}, "allow_scripted_strategies", "boolean"),
+    ({"allow_scripted_strategies": "true"}, "allow_scripted_strategies", "must be true or false"),
 ]
 
 
@@ -361,7 +360,7 @@ def test_defaults() -> None:
     assert mission.budget == Budget(max_iterations=1, max_wall_clock_seconds=-1, max_tool_calls=-1)
     assert (mission.budget.on_exhausted, mission.budget.unbounded) == ("stop", False)
     assert mission.checkpoint_cadence == EveryIteration()
-    assert mission.stagnation == 3
+    assert mission.stagnation(mission.proposer.facts()) == 3
     assert mission.proposer.kind == "client"
     assert (mission.pace, mission.observe, mission.allow_scripted_strategies) == (None, [], False)
     trend = parse_mission(mission_data(criteria=[TREND])).criteria[0]

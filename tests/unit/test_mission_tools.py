@@ -5,7 +5,7 @@ from __future__ import annotations
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool, Traits
 from pursuit.policy.rules import Layers, OperatorPolicy, Rule, decide
-from pursuit.upstream.host import MissionTools
+from pursuit.upstream.host import UpstreamTools
 from pursuit.upstream.pool import Pool
 
 
@@ -13,9 +13,9 @@ def tool(name: str, *, reads: bool = False) -> Tool:
     return Tool(server="lab", name=name, input_schema={}, definition={}, traits=Traits(read_only=reads))
 
 
-def tools_under(*rules: Rule) -> MissionTools:
+def tools_under(*rules: Rule) -> UpstreamTools:
     layers = Layers(operator=OperatorPolicy(mode="ask", rules=rules))
-    return MissionTools(pool=Pool({}), catalogue=Catalogue(), layers=layers, asking=True)
+    return UpstreamTools(pool=Pool({}), catalogue=Catalogue(), layers=layers, asking=True)
 
 
 def test_a_rule_about_arguments_is_asked_about_each_call() -> None:

@@ -12,8 +12,9 @@ from engine_stage import Stubborn, events_of, mission, play, proposing, stage
 from pursuit import Budget, Proposal, ValidationFailed, metric
 from pursuit.config.configuration import load_configuration
 from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall
-from pursuit.core.mission import ModelProposer, SamplingProposer
+from pursuit.proposers.client import ClientKind
 from pursuit.proposers.language import ModelRequest, NoAnswer, NoAnswerYet, Price, price_of
+from pursuit.proposers.model.settings import ModelProposer, SamplingProposer
 
 
 def step(amount: int = 1) -> dict[str, Any]:
@@ -151,15 +152,15 @@ def test_a_failing_sampler_ends_in_proposer_failed(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_scripts_of_others_are_refused_before_they_run(tmp_path: Path) -> None:
+def test_scripts_of_others_are_refused_before_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever proposes: a script needs permission, unless it is the operator's own."""
 
     async def scene() -> None:
         async with stage(tmp_path, step) as runtime:
-            mission_id = (await runtime.service.start(mission())).session_id
+            mission_id = (await runtime.service.start(mission(proposer="client"))).session_id
             stranger = Stubborn(Proposal(script="world.step()"))
-            stranger.operators_own = False
-            state = await proposing(runtime.service, stranger).run(mission_id)
+            proposing(monkeypatch, stranger, ClientKind)
+            state = await runtime.service.run(mission_id)
             assert (state.proposer_failures, state.tool_calls) == (1, 0)
             assert stranger.reasons[1] == ["script: this mission has allow_scripted_strategies = false"]
 

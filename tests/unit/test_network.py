@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pursuit.config.configuration import read_network
-from pursuit.config.files import Fields
+from pursuit.config.configuration import load_configuration
+from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import NetworkRules, network_ruling
 
 
@@ -49,12 +51,12 @@ def test_the_ruling(rules: dict[str, list[str]], url: str, expected: str) -> Non
     assert network_ruling(NetworkRules(**rules), url) == expected
 
 
-def test_the_rules_are_read_with_all_their_faults() -> None:
-    def read(table: object) -> tuple[NetworkRules, list[str]]:
-        fields = Fields({"network": table}, at="", source="pursuit.toml", faults=[])
-        return read_network(fields.inside("network")), sorted(fault.field for fault in fields.faults)
-
-    assert read({"allow": ["a.com"], "deny": [".b.com"]}) == (NetworkRules(allow=("a.com",), deny=(".b.com",)), [])
-    _, faults = read({"alow": [], "deny": ["http://b.com/", 1], "ask": "x"})
-    assert faults == ["network.alow", "network.ask", "network.deny", "network.deny[1]"]
-    assert read([])[1] == ["network"]
+def test_the_rules_are_read_with_all_their_faults(tmp_path: Path) -> None:
+    path = tmp_path / "pursuit.toml"
+    path.write_text("[policy.network]\nallow = ['a.com']\ndeny = ['.b.com']\n", encoding="utf-8")
+    assert load_configuration(path).policy.network == NetworkRules(allow=("a.com",), deny=(".b.com",))
+    path.write_text("[policy.network]\nalow = []\ndeny = ['http://b.com/', 1]\nask = 'x'\n", encoding="utf-8")
+    with pytest.raises(ValidationFailed) as refused:
+        load_configuration(path)
+    fields = sorted(fault.field.removeprefix("policy.network.") for fault in refused.value.faults)
+    assert fields == ["alow", "ask", "deny[0]", "deny[1]"]

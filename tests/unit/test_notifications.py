@@ -19,6 +19,7 @@ import anyio
 import msgspec
 import pytest
 from engine_stage import events_of, mission, play, repeat, stage
+from hands import Hands
 
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration, Notice, NotifyConfig, load_configuration
@@ -76,7 +77,7 @@ def receiver(*statuses: int) -> Iterator[Receiver]:
 
 def webhook(url: str, *events: Notice) -> NotifyConfig:
     config = NotifyConfig(base=Path("/"), webhook=url, secret="${HOOK_SECRET}")
-    return replace(config, events=frozenset(events)) if events else config
+    return config.model_copy(update={"events": frozenset(events)}) if events else config
 
 
 @asynccontextmanager
@@ -254,7 +255,7 @@ def test_an_approval_of_a_mission_is_told_with_its_id_and_without_secrets(tmp_pa
         return {}
 
     async def scene() -> None:
-        configuration = Configuration(notify=replace(webhook(hook.url), secret=SECRET))
+        configuration = Configuration(notify=webhook(hook.url).model_copy(update={"secret": SECRET}))
         async with Runtime(
             state=tmp_path / "ledger.db", config=configuration, servers={"world": [send]}, mode="ask"
         ) as runtime:
@@ -271,20 +272,44 @@ def test_an_approval_of_a_mission_is_told_with_its_id_and_without_secrets(tmp_pa
     assert b"hunter2" not in body
 
 
-@pytest.mark.parametrize(
-    ("text", "field", "why"),
-    [
-        ("[notify]", "notify.command", "give a command, a webhook or both"),
-        ("[notify]\ncommand = []", "notify.command", "at least one word"),
-        ("[notify]\nwebhook = 'example.com'\nsecret = 'x'", "notify.webhook", "http or https"),
-        ("[notify]\nwebhook = 'https://example.com'", "notify.secret", "is missing"),
-        ("[notify]\ncommand = ['x']\nsecret = 'x'", "notify.secret", "goes with webhook"),
-        ("[notify]\ncommand = ['x']\nevents = ['end']", "notify.events[0]", "did you mean 'ended'"),
-        ("[notify]\ncommand = ['x']\nurl = 'x'", "notify.url", "no such key"),
-    ],
-)
-def test_a_wrong_table_is_refused_with_its_field(text: str, field: str, why: str, tmp_path: Path) -> None:
-    (tmp_path / "pursuit.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(ValidationFailed) as refused:
-        load_configuration(tmp_path / "pursuit.toml")
-    assert [(fault.field, why in fault.reason) for fault in refused.value.faults] == [(field, True)]
+def test_an_open_question_is_told_again_until_it_is_answered_or_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+    (tmp_path / "pursuit.toml").write_text(
+        '[notify]\nwebhook = "http://127.0.0.1"\nsecret = "${S}"\nremind = "5s"\n[settings]\napproval_timeout = 18\n'
+        '[[policy.rules]]\ndecision = "ask"\ntool = "step"\n',
+        encoding="utf-8",
+    )
+    config = load_configuration(tmp_path / "pursuit.toml")
+    assert config.notify is not None
+
+    async def scene(notify: NotifyConfig) -> None:
+        runtime = Runtime(state=tmp_path / "ledger.db", config=replace(config, notify=None), servers={"world": [step]})
+        async with runtime:
+            told = notify.model_copy(update={"webhook": hook.url, "secret": SECRET})
+            for _ in range(2):  # a process that takes over does not repeat what was told
+                async with notified(runtime, told) as notifier:
+                    if not hook.requests:
+                        await runtime.pursue(mission(proposer=repeat("step")))
+                    for _ in range(2):
+                        await notifier.look(runtime.service)
+            for seconds in (5, 1, 9, 5):
+                hands.forward(seconds)
+                async with notified(runtime, told) as notifier:
+                    await notifier.look(runtime.service)
+
+    with receiver() as hook:
+        play(lambda: scene(config.notify))
+    told = [json.loads(body) for _headers, body in hook.requests]
+    assert {one["type"] for one in told} == {"mission.waiting"}
+    assert [one["data"].get("reminder") for one in told] == [None, 1, 3], "15 s after the question, and not after 20 s"
+    assert told[-1]["data"]["pending_approvals"]
+
+
+def test_a_span_that_is_none_is_a_fault(tmp_path: Path) -> None:
+    for word in ("1 hour", "h", "0h", "-1h", "1.5h", ""):
+        (tmp_path / "pursuit.toml").write_text(f'[notify]\ncommand = ["true"]\nremind = "{word}"\n', encoding="utf-8")
+        with pytest.raises(ValidationFailed) as caught:
+            load_configuration(tmp_path / "pursuit.toml")
+        assert caught.value.faults[0].field == "notify.remind", word

@@ -60,6 +60,8 @@ def test_metrics_and_events_wherever_they_may_stand(result: dict[str, Any]) -> N
         structured({"metrics": 3, "events": "done"}),
         structured({"metrics": None, "events": None}),
         structured({"result": {"result": FOUND}}),
+        {**texts(json.dumps(FOUND)), "structuredContent": {"metrics": {"mass": None}}},
+        {**texts(json.dumps(FOUND)), "structuredContent": {"metrics": {}}},
     ],
 )
 def test_nothing_to_lift(result: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from pursuit.config.configuration import load_configuration
 from pursuit.core.tools import Tool, Traits
 from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import (
+    CallArguments,
     Layers,
     Mode,
     OperatorPolicy,
@@ -152,7 +153,7 @@ def test_rules_name_servers_and_tools_by_globs() -> None:
 def test_a_rule_that_denies_matches_if_any_reading_does(
     pattern: dict[str, str], arguments: dict[str, Any], matches: bool
 ) -> None:
-    assert Rule(decision="deny", arguments=pattern).matches(tool(), arguments) is matches
+    assert Rule(decision="deny", arguments=pattern).matches(tool(), CallArguments(arguments)) is matches
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,9 @@ def test_a_rule_that_denies_matches_if_any_reading_does(
     ],
 )
 def test_a_rule_that_allows_matches_only_if_every_reading_does(path: Any, matches: bool) -> None:
-    assert Rule(decision="allow", arguments={"path": "/tmp/*"}).matches(tool(), {"path": path}) is matches
+    assert (
+        Rule(decision="allow", arguments={"path": "/tmp/*"}).matches(tool(), CallArguments({"path": path})) is matches
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,28 +198,28 @@ def test_a_rule_that_allows_matches_only_if_every_reading_does(path: Any, matche
 )
 def test_what_leads_elsewhere_in_any_reading_is_not_allowed(value: str, matches: bool) -> None:
     place = "https://x.example/a/*" if value.lower().startswith("https") else "/work/out/*"
-    assert Rule(decision="allow", arguments={"path": place}).matches(tool(), {"path": value}) is matches
+    assert Rule(decision="allow", arguments={"path": place}).matches(tool(), CallArguments({"path": value})) is matches
 
 
 def test_a_rule_that_allows_an_address_means_it_in_either_case() -> None:
     rule = Rule(decision="allow", arguments={"url": "https://X.Example/a/*"})
     for address in ("https://X.Example/a/b", "https://x.example/a/b"):
-        assert rule.matches(tool(), {"url": address})
-    assert not rule.matches(tool(), {"url": "https://x.example/A/b"})
+        assert rule.matches(tool(), CallArguments({"url": address}))
+    assert not rule.matches(tool(), CallArguments({"url": "https://x.example/A/b"}))
 
 
 def test_what_is_escaped_beyond_reason_is_allowed_by_no_rule() -> None:
     value = f"/tmp/%{'25' * 40}2e"
-    assert not Rule(decision="allow", arguments={"path": "*"}).matches(tool(), {"path": value})
-    assert Rule(decision="deny", arguments={"path": "/etc/*"}).matches(tool(), {"path": value})
+    assert say(ruled(Rule(decision="allow", arguments={"path": "*"})), path=value) == "ask"
+    assert say(ruled(Rule(decision="deny", arguments={"path": "/etc/*"})), path=value) == "deny"
 
 
 def test_arguments_that_are_nested_too_deeply_are_allowed_by_no_rule() -> None:
     deep: Any = "x"
     for _ in range(5_000):
-        deep = [deep]
-    assert Rule(decision="deny", arguments={"a": "never"}).matches(tool(), {"a": deep})
-    assert not Rule(decision="allow", arguments={"a": "*"}).matches(tool(), {"a": deep})
+        deep = {"b": [deep]}
+    assert say(ruled(Rule(decision="deny", arguments={"a": "never"})), a=deep) == "deny"
+    assert say(ruled(Rule(decision="allow", arguments={"a": "*"})), a=deep) == "ask"
 
 
 def test_the_missions_layer_tightens() -> None:
@@ -285,39 +288,6 @@ def test_the_policy_of_a_configuration(tmp_path: Path) -> None:
     assert (list(policy.network.allow), list(policy.network.deny)) == (["api.example.com"], [".example.org"])
 
 
-def test_every_fault_of_a_policy_is_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "pursuit.toml").write_text(
-        """
-        [policy]
-        mode = "atuo"
-        mood = "good"
-        rules = [
-          { tool = "x" },
-          { decision = "denny", server = 1, arguments = { path = 2 } },
-          { decision = "allow", tol = "x" },
-          "deny",
-        ]
-        [policy.network]
-        alow = []
-        deny = ["http://x/"]
-        """
-    )
-    with pytest.raises(ValidationFailed) as caught:
-        load_configuration(tmp_path / "pursuit.toml")
-    assert sorted(fault.field for fault in caught.value.faults) == [
-        "policy.mode",
-        "policy.mood",
-        "policy.network.alow",
-        "policy.network.deny",
-        "policy.rules[0].decision",
-        "policy.rules[1].arguments.path",
-        "policy.rules[1].decision",
-        "policy.rules[1].server",
-        "policy.rules[2].tol",
-        "policy.rules[3]",
-    ]
-
-
 def test_a_policy_is_for_pursuit_toml_only(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}, "policy": {"mode": "auto"}}')
     with pytest.raises(ValidationFailed) as caught:
@@ -351,3 +321,16 @@ def test_the_question_to_a_person() -> None:
     many = tool_approval_description(tool(), {f"a{place}": "x" * 400 for place in range(50)}, "why")
     assert len(many) < 7_000
     assert "50 arguments" in many
+
+
+def test_what_is_too_long_decides_only_where_all_other_patterns_match() -> None:
+    long = "x" * 65_537
+    for patterns in ({"content": "*sudo*", "path": "/etc/*"}, {"path": "/etc/*", "content": "*sudo*"}):
+        rule = Rule(decision="deny", arguments=patterns)
+        assert say(ruled(rule), on=tool(traits=SAFE), path="/tmp/x", content=long) == "allow"
+        assert say(ruled(rule), on=tool(traits=SAFE), path="/etc/x", content=long) == "deny"
+        assert say(ruled(rule), on=tool(traits=SAFE), path="/etc/x", content=long[1:]) == "allow"
+    allow = Rule(decision="allow", arguments={"content": "*"})
+    assert [say(ruled(allow), content=text) for text in (long[1:], long, [long[1:], "x"])] == ["allow", "ask", "ask"]
+    assert say(ruled(allow), on=tool(traits=SAFE), content=long) == "allow"
+    assert say(ruled(allow, mode="never"), content=long) == "deny"

@@ -13,7 +13,7 @@ from pursuit.core.attempts import AttemptState, decode_attempt, encode_attempt, 
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, load_attempt
-from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
+from pursuit.problems.manifest import Limits, Manifest, Metric, Scorer, ScoringRule
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.scoring import Submitted, judge
 from pursuit.sandbox import Sandbox
@@ -62,7 +62,7 @@ def test_a_function_is_given_the_counts_that_it_has_parameters_for(
 
 
 def test_predicates_and_commands_are_told_the_counts(tmp_path: Path) -> None:
-    rules = tuple(Rule(metric=name, expression=name) for name in ("calls", "evaluations"))
+    rules = tuple(ScoringRule(metric=name, expression=name) for name in ("calls", "evaluations"))
     assert values(tmp_path, Scorer(kind="predicates", predicates=rules, metrics=METRICS)) == [3, 2]
     code = "import json,sys; told=json.load(sys.stdin); del told['submission']; print(json.dumps(told))"
     assert values(tmp_path, Scorer(kind="command", command=(sys.executable, "-c", code), metrics=METRICS)) == [3, 2]

@@ -12,14 +12,14 @@ from problem_stage import problem
 
 from pursuit import Problem
 from pursuit.errors import ValidationFailed
-from pursuit.problems.scoring import MOST_OUTPUT, CannotScore, Score, Submitted, checked_submission, judge
+from pursuit.problems.scoring import MOST_OUTPUT, CannotScore, JudgeScore, Submitted, checked_submission, judge
 from pursuit.sandbox import Sandbox
 
 COST = {"metric": "cost", "direction": "minimize"}
 
 
-def judged(one: Problem, submission: Mapping[str, Any]) -> Score:
-    async def main() -> Score:
+def judged(one: Problem, submission: Mapping[str, Any]) -> JudgeScore:
+    async def main() -> JudgeScore:
         async with Sandbox() as sandbox:
             return (await judge(one.manifest, Submitted(submission=submission), expressions=sandbox)).score
 

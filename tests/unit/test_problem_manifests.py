@@ -16,7 +16,7 @@ from cli_stage import Place
 
 from pursuit.config.files import as_toml
 from pursuit.errors import ProblemNotFound, ValidationFailed
-from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
+from pursuit.problems.catalogue import SHIPPED, ProblemCatalogue, discover
 from pursuit.problems.manifest_reading import parse_manifest, read_manifest, scan_markdown
 from pursuit.problems.scorer_reading import KNOWN_NAMES
 from pursuit.sandbox import Sandbox
@@ -145,7 +145,7 @@ def test_a_duplicate_id_names_both_files(tmp_path: Path) -> None:
     (fault,) = found.faults
     assert fault.field == "problem_id" and str(one) in fault.reason and str(other) in fault.reason
     with pytest.raises(ValidationFailed):
-        Catalogue.load(tmp_path, shipped=False)
+        ProblemCatalogue.load(tmp_path, shipped=False)
 
 
 def test_the_command_line_names_both_files_of_a_duplicate_id(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_manifests_are_found_recursively_and_listed_in_a_stable_order(tmp_path: 
     for place, name in enumerate(("zeta", "alpha", "mid")):
         write(tmp_path / f"{place}" / name, GOOD.replace('"sum"', f'"{name}"'))
     write(tmp_path / "node_modules" / "x", GOOD.replace('"sum"', '"never"'))
-    found = Catalogue.load(tmp_path, tmp_path / "1", shipped=False)
+    found = ProblemCatalogue.load(tmp_path, tmp_path / "1", shipped=False)
     assert [one.problem_id for one in found] == ["alpha", "mid", "zeta"]
     assert len(found) == 3
     assert found.get("mid").path == (tmp_path / "2" / "mid" / "problem.toml").resolve()
@@ -174,7 +174,7 @@ def test_manifests_are_found_recursively_and_listed_in_a_stable_order(tmp_path: 
 
 
 def test_filters_are_anded() -> None:
-    shipped = Catalogue.load()
+    shipped = ProblemCatalogue.load()
     names = [one.problem_id for one in shipped.search("lightest", kind="optimization", tags=["continuous"])]
     assert names == ["spring", "three-bar-truss"]
     assert shipped.search("lightest", kind="text") == []
@@ -183,7 +183,7 @@ def test_filters_are_anded() -> None:
 
 
 def test_a_summary_is_compact_and_holds_no_statement() -> None:
-    for problem in Catalogue.load():
+    for problem in ProblemCatalogue.load():
         row = problem.summary_row()
         assert set(row) == {"problem_id", "title", "kind", "tags", "summary"}
         assert len(json.dumps(row)) < 400
@@ -245,11 +245,11 @@ def test_what_only_has_the_name_of_a_manifest_is_told_and_not_waited_for(tmp_pat
 
 def test_a_kind_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValidationFailed, match=r"'optimisation' is none of .* did you mean 'optimization'"):
-        Catalogue.load().search(kind="optimisation")
+        ProblemCatalogue.load().search(kind="optimisation")
 
 
 def test_what_is_shipped_is_of_every_kind_and_cites_its_sources() -> None:
-    shipped = list(Catalogue.load())
+    shipped = list(ProblemCatalogue.load())
     assert len(shipped) >= 8
     assert {one.kind for one in shipped} == {"text", "decision", "optimization", "mcp", "coding"}
     for problem in shipped:

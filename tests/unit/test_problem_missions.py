@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.missions import Plan, addressed_script, mission_for
 
 SERVER = "problem-1f0c2a9b"
@@ -32,7 +32,7 @@ def test_a_script_names_the_server_of_its_attempt(source: str, addressed: str) -
 
 
 def test_a_mission_tells_the_one_way_to_a_file_that_it_has() -> None:
-    knapsack = Catalogue.load().get("knapsack")
+    knapsack = ProblemCatalogue.load().get("knapsack")
     assert "`problem://assets/items.csv`" in write_brief(knapsack)
     plan = Plan(attempt_id="attempt-1", proposer={"kind": "client"}, serve=["-m", "x"], judge=["judge"])
     directive = str(mission_for(knapsack, plan)["directive"])

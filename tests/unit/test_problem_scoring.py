@@ -15,18 +15,18 @@ from pursuit.config.configuration import Configuration
 from pursuit.config.files import as_toml
 from pursuit.core.attempts import AttemptScored, AttemptState, ScoreRow, submission_digest
 from pursuit.core.mission import parse_mission
-from pursuit.core.search import Parameter
 from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
 from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, exhausted, load_attempt
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.comparison import attempt_row, ranked, replay
-from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
+from pursuit.problems.manifest import Limits, Manifest, Metric, Scorer, ScoringRule
 from pursuit.problems.missions import Plan, mission_for, proposer_for
-from pursuit.problems.scoring import CannotScore, Score, Submitted, judge, kept_result, score_of
+from pursuit.problems.scoring import CannotScore, JudgeScore, Submitted, judge, kept_result, score_of
+from pursuit.proposers.search.settings import Parameter
 from pursuit.sandbox import Sandbox
 
 COST = Metric(name="cost", unit="$", direction="minimize", target=2.0)
@@ -47,7 +47,7 @@ def problem(folder: Path, scorer: Scorer, **fields: Any) -> Manifest:
 
 
 def judged(one: Manifest, submission: Mapping[str, Any], *, result: Mapping[str, Any] | None = None, call: Any = None):
-    async def main() -> Score:
+    async def main() -> JudgeScore:
         async with Sandbox() as sandbox:
             submitted = Submitted(submission=submission, result=result)
             return (await judge(one, submitted, expressions=sandbox, call=call)).score
@@ -62,7 +62,9 @@ def test_a_function_is_told_the_submission_or_the_call(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     plain = problem(tmp_path, Scorer(kind="function", function="s.py:plain", metrics=(COST,)))
-    assert judged(plain, {"x": 1}) == Score((ScoreRow(metric="cost", value=1.0, unit="$", direction="minimize"),), True)
+    assert judged(plain, {"x": 1}) == JudgeScore(
+        (ScoreRow(metric="cost", value=1.0, unit="$", direction="minimize"),), True
+    )
     own = problem(tmp_path, Scorer(kind="function", function="s.py:own", metrics=(COST,)))
     score = judged(own, {"x": 1}, result={"y": 0.5})
     assert (score.rows[0].value, score.rows[0].feasible, score.solved) == (1.5, False, False)
@@ -99,8 +101,8 @@ def test_a_judge_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
 
 def test_predicates_give_numbers_and_truths(tmp_path: Path) -> None:
     rules = (
-        Rule(metric="cost", expression="submission['x'] * 2"),
-        Rule(metric="even", expression="submission['x'] == 1"),
+        ScoringRule(metric="cost", expression="submission['x'] * 2"),
+        ScoringRule(metric="even", expression="submission['x'] == 1"),
     )
     one = problem(tmp_path, Scorer(kind="predicates", predicates=rules, metrics=(COST, Metric(name="even"))))
     assert [row.value for row in judged(one, {"x": 1}).rows] == [2.0, 1.0]
@@ -170,7 +172,7 @@ def test_a_design_outside_of_its_ranges_is_refused() -> None:
     assert set(DESIGNS) >= {"gear-train", "welded-beam"}
 
 
-RULE = (Rule(metric="cost", expression="submission['x']"),)
+RULE = (ScoringRule(metric="cost", expression="submission['x']"),)
 PREDICATES = Scorer(kind="predicates", predicates=RULE, metrics=(COST,))
 
 
@@ -274,7 +276,7 @@ def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> Non
 
 
 def test_a_missions_file_holds_targets_only_where_no_agent_reads_them() -> None:
-    beam = Catalogue.load().get("welded-beam")
+    beam = ProblemCatalogue.load().get("welded-beam")
 
     def written(word: str | None) -> str:
         proposer = proposer_for(beam, word)

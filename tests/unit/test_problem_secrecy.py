@@ -8,7 +8,7 @@ import pytest
 from cli_stage import Place
 
 from pursuit.errors import ValidationFailed
-from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.secrecy import warnings_of
 
@@ -139,4 +139,4 @@ def test_validate_tells_warnings_and_finds_no_fault(tmp_path: Path) -> None:
 
 
 def test_nothing_shipped_has_a_warning() -> None:
-    assert [str(warning) for one in Catalogue.load() for warning in warnings_of(one)] == []
+    assert [str(warning) for one in ProblemCatalogue.load() for warning in warnings_of(one)] == []

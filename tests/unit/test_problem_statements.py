@@ -13,17 +13,17 @@ from pursuit.demo.designs import DESIGNS, evaluate
 from pursuit.demo.workbench import build_server
 from pursuit.errors import ValidationFailed
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.scoring import Submitted, checked_submission, judge
 from pursuit.sandbox import Sandbox
 
-IDS = [one.problem_id for one in Catalogue.load()]
+IDS = [one.problem_id for one in ProblemCatalogue.load()]
 PANGRAM = "Waltz, bad nymph, for quick jigs vex"
 
 
 @pytest.mark.parametrize("problem_id", IDS)
 def test_a_brief_alone_says_what_is_scored_and_what_breaks_the_rules(problem_id: str) -> None:
-    problem = Catalogue.load().get(problem_id)
+    problem = ProblemCatalogue.load().get(problem_id)
     brief, scorer, first = write_brief(problem), problem.scorer, problem.primary
     (scored,) = [part for part in problem.statement.split("\n\n") if part.startswith("Scored")]
     assert f"`{first.name}`" in scored and first.unit in scored
@@ -44,7 +44,7 @@ def test_a_workbench_speaks_of_the_constraints_that_there_are(name: str) -> None
     assert names == [f"g{place}" for place in range(1, design.constraints + 1)]
     assert ("`g1`" in design.tells()) == bool(names)
     assert build_server(name).name == f"workbench-{name}"
-    schema = Catalogue.load().get(name).submission or {}
+    schema = ProblemCatalogue.load().get(name).submission or {}
     offered: dict[str, Any] = {key: one.schema() for key, one in design.variables.items()}
     assert json.loads(json.dumps(schema["properties"])) == offered
 
@@ -65,7 +65,11 @@ def test_a_pangram_is_one_line_of_known_words(answer: str, feasible: bool) -> No
     async def main() -> bool:
         async with Sandbox() as sandbox:
             submitted = Submitted(submission={"answer": answer})
-            return (await judge(Catalogue.load().get("pangram"), submitted, expressions=sandbox)).score.rows[0].feasible
+            return (
+                (await judge(ProblemCatalogue.load().get("pangram"), submitted, expressions=sandbox))
+                .score.rows[0]
+                .feasible
+            )
 
     assert anyio.run(main) is feasible
 
@@ -74,7 +78,7 @@ def test_a_pangram_is_one_line_of_known_words(answer: str, feasible: bool) -> No
     "blank", ["", " \t\n", "\u00a0\u200b", "\ufeff\u2060", "\u3164", "\u2800", "\x00\x07", "\u200d\ufe0f", "\u00ad"]
 )
 def test_an_answer_without_a_visible_character_is_blank_and_no_submission(blank: str) -> None:
-    pangram = Catalogue.load().get("pangram")
+    pangram = ProblemCatalogue.load().get("pangram")
     with pytest.raises(ValidationFailed, match="does not count") as refused:
         checked_submission(pangram, {"answer": blank})
     assert "blank" in refused.value.faults[0].reason

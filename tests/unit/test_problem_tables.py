@@ -11,7 +11,7 @@ import pytest
 
 from pursuit import Problem
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.catalogue import ProblemCatalogue
 
 Table = dict[str, Any]
 
@@ -30,7 +30,7 @@ def test_an_error_says_its_first_faults() -> None:
 
 def test_a_wrong_manifest_in_python_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "problem.toml").write_text('title = "x"\n', encoding="utf-8")
-    with pytest.raises(ValidationFailed, match=r"(?s)has 5 faults\n.* problem_id: is missing\n"):
+    with pytest.raises(ValidationFailed, match=r"(?s)has 5 faults\n.* problem_id: is missing; it must be given\n"):
         Problem.from_manifest(tmp_path)
 
 
@@ -71,8 +71,8 @@ def test_what_a_program_hands_in_wrongly_is_told(given: Table, field: str, words
 
 
 def test_the_catalogue_takes_texts_for_paths_and_one_tag(tmp_path: Path) -> None:
-    assert len(Catalogue.load(str(tmp_path))) == len(Catalogue.load())
-    shipped = Catalogue.load()
+    assert len(ProblemCatalogue.load(str(tmp_path))) == len(ProblemCatalogue.load())
+    shipped = ProblemCatalogue.load()
     assert shipped.search(tags="engineering") == shipped.search(tags=["engineering"]) != []
 
 

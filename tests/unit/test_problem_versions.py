@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.manifest import Manifest, Metric, Scorer
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.secrecy import judging_digest
@@ -76,7 +76,7 @@ def test_the_version_is_the_same_in_another_place_and_another_without_a_file(tmp
 
 
 def test_a_copy_of_a_shipped_design_loads_and_has_the_same_version(tmp_path: Path) -> None:
-    beam = Catalogue.load().get("welded-beam")
+    beam = ProblemCatalogue.load().get("welded-beam")
     shutil.copytree(beam.folder, tmp_path / "beam")
     assert judging_digest(read_manifest(tmp_path / "beam" / "problem.toml")) == judging_digest(beam)
 

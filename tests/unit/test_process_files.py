@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
-import psutil
 import pytest
+from process_ends import wait_gone
 from process_stage import Stage, gone, on_stage, python, until
 
 from pursuit.tasks.command import Command
@@ -191,7 +191,7 @@ def test_no_supervisor_is_left_when_the_last_command_has_ended(tmp_path: Path) -
         state = await stage.run(python("print(1)"))
         return supervisor_of(stage.place(state.task_id))
 
-    ended(on_stage(tmp_path, body))
+    wait_gone(on_stage(tmp_path, body))
     assert (tmp_path / "tasks" / "supervisor.err").read_text() == ""
 
 
@@ -204,19 +204,11 @@ def test_no_supervisor_is_left_when_the_files_of_a_running_command_were_deleted(
     supervisor, command = on_stage(tmp_path, body)
     shutil.rmtree(tmp_path / "tasks")
     os.kill(command, signal.SIGKILL)
-    ended(supervisor)
+    wait_gone(supervisor)
 
 
 def supervisor_of(folder: Path) -> int:
     return int(json.loads((folder / "meta").read_text())["supervisor"]["pid"])
-
-
-def ended(pid: int) -> None:
-    ends = time.monotonic() + 60
-    with suppress(psutil.NoSuchProcess):
-        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pursuit.tasks.command import Command
-from pursuit.tasks.reader import LOG, Log, Reader, left_out, log_end, read_log, tail_position
+from pursuit.tasks.reader import LOG, CommandLog, Reader, left_out, log_end, read_log, tail_position
 from pursuit.tasks.runner import tail_of
 from pursuit.tasks.supervisor import segment_name
 
@@ -28,7 +28,7 @@ def everything(folder: Path, position: int = 0, most: int = 1 << 20) -> bytes:
 
 
 def test_lines_that_the_disk_took_half_of_are_lost_whole(tmp_path: Path) -> None:
-    log = Log(tmp_path, LOG)
+    log = CommandLog(tmp_path, LOG)
     log.append(b"before\n")
     _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -43,7 +43,7 @@ def test_lines_that_the_disk_took_half_of_are_lost_whole(tmp_path: Path) -> None
 
 
 def test_a_log_keeps_the_newest_half_at_least_and_never_more_than_its_bound(tmp_path: Path) -> None:
-    log = Log(tmp_path, LOG, bound=1_000)
+    log = CommandLog(tmp_path, LOG, bound=1_000)
     for number in range(1_000):
         log.append(b"line %04d\n" % number)
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1_000 + 20
@@ -55,11 +55,11 @@ def test_a_log_keeps_the_newest_half_at_least_and_never_more_than_its_bound(tmp_
 
 @pytest.mark.parametrize("position", [0, 5, 500, 640, 995, 1_000])
 def test_a_log_goes_on_from_where_it_was_cut(tmp_path: Path, position: int) -> None:
-    log = Log(tmp_path, LOG, bound=1_000)
+    log = CommandLog(tmp_path, LOG, bound=1_000)
     log.append(b"a" * 600)
     log.append(b"b" * 400)
     log.cut(position)
-    log = Log(tmp_path, LOG, bound=1_000)
+    log = CommandLog(tmp_path, LOG, bound=1_000)
     log.cut(position)
     log.append(b"c\n")
     assert everything(tmp_path) == (b"a" * 600 + b"b" * 400)[:position] + b"c\n"
@@ -67,7 +67,7 @@ def test_a_log_goes_on_from_where_it_was_cut(tmp_path: Path, position: int) -> N
 
 
 def test_positions_go_on_when_what_came_before_is_gone(tmp_path: Path) -> None:
-    log = Log(tmp_path, LOG)
+    log = CommandLog(tmp_path, LOG)
     log.cut(1_000)
     log.append(b"after\n")
     assert (log.position, everything(tmp_path), log_end(tmp_path, LOG)) == (1_006, b"after\n", 1_006)
@@ -78,7 +78,7 @@ def test_positions_go_on_when_what_came_before_is_gone(tmp_path: Path) -> None:
 def test_the_tail_is_the_last_lines(tmp_path: Path, sizes: list[int], wanted: int) -> None:
     for path in tmp_path.iterdir():
         path.unlink()
-    log = Log(tmp_path, LOG, bound=20_000)
+    log = CommandLog(tmp_path, LOG, bound=20_000)
     lines = ["x" * size for size in sizes]
     for line in lines:
         log.append(line.encode() + b"\n")
@@ -156,7 +156,7 @@ def test_a_gap_is_told_where_it_happened(tmp_path: Path) -> None:
 
 
 def test_what_is_not_kept_of_a_log_is_told(tmp_path: Path) -> None:
-    log = Log(tmp_path, LOG, bound=1_000)
+    log = CommandLog(tmp_path, LOG, bound=1_000)
     for number in range(300):
         log.append(f"line {number:04}\n".encode())
     everything = tail_position(tmp_path, LOG, 1_000)

@@ -11,25 +11,23 @@ from typing import Any
 
 import pytest
 
+from pursuit.processes.subreaper import start_time, subreaping, this_process
+from pursuit.processes.tree import ProcessIdentity, ProcessInfo, Root, members_of
 from pursuit.tasks.command import Command
-from pursuit.tasks.process_tree import Identity, ProcessInfo, Root, members_of
-from pursuit.tasks.reader import LOG, Log, Reader
+from pursuit.tasks.reader import LOG, CommandLog, Reader
 from pursuit.tasks.runner import tail_of
 from pursuit.tasks.supervisor import (
-    Child,
+    ChildProcess,
     Stream,
     claim,
     segment_name,
-    start_time,
-    subreaping,
-    this_process,
     write_once,
 )
 
 
-def child(folder: Path, **limits: int) -> tuple[Child, Stream]:
+def child(folder: Path, **limits: int) -> tuple[ChildProcess, Stream]:
     request: dict[str, Any] = {"id": "x", "folder": str(folder), "segment": 10, "unread": 1_000, **limits}
-    one = Child(request)
+    one = ChildProcess(request)
     stream = Stream(one, "out", -1)
     one.streams.append(stream)
     return one, stream
@@ -106,7 +104,7 @@ def test_a_command_that_was_given_up_between_fork_and_exec_does_not_run(tmp_path
 
 
 def test_a_log_that_cannot_be_written_loses_lines_and_stops_nobody(tmp_path: Path) -> None:
-    log = Log(tmp_path / "gone", LOG)
+    log = CommandLog(tmp_path / "gone", LOG)
     log.append(b"lost\n")
     (tmp_path / "gone").mkdir()
     log.append(b"kept\n")
@@ -116,10 +114,10 @@ def test_a_log_that_cannot_be_written_loses_lines_and_stops_nobody(tmp_path: Pat
 def test_a_process_that_was_given_the_number_later_is_another(tmp_path: Path) -> None:
     me = os.getpid()
     start = start_time(me)
-    assert Identity(pid=me, start=start).lives
-    assert not Identity(pid=me, start="1").lives
-    assert not Identity(pid=me, start=start, boot="another boot").lives
-    assert not Identity(pid=2**22 + 1, start=start).lives
+    assert ProcessIdentity(pid=me, start=start).lives
+    assert not ProcessIdentity(pid=me, start="1").lives
+    assert not ProcessIdentity(pid=me, start=start, boot="another boot").lives
+    assert not ProcessIdentity(pid=2**22 + 1, start=start).lives
     assert start_time(2**22 + 1) is None
 
 
@@ -129,11 +127,11 @@ def test_a_zombie_does_not_live() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         start = start_time(process.pid)
         assert start is not None
-        assert not Identity(pid=process.pid, start=start).lives
+        assert not ProcessIdentity(pid=process.pid, start=start).lives
 
 
 def test_who_belongs_to_a_command() -> None:
-    root = Root(task_id="mine", leader=Identity(pid=100, start="5"), subreaper=Identity(pid=99, start="5"))
+    root = Root(tag="mine", leader=ProcessIdentity(pid=100, start="5"), subreaper=ProcessIdentity(pid=99, start="5"))
     everybody = [
         ProcessInfo(100, 1, 100, 100, "5"),
         ProcessInfo(101, 100, 100, 100, "6"),  # in the group
@@ -155,9 +153,9 @@ def test_who_belongs_to_a_command() -> None:
     assert {one.pid for one in members_of(orphans, root, {(105, "7")})} == {104}
     # The numbers of another boot mean nothing.
     before = Root(
-        task_id="mine",
-        leader=Identity(pid=100, start="5", boot="another"),
-        subreaper=Identity(pid=99, start="5", boot="another"),
+        tag="mine",
+        leader=ProcessIdentity(pid=100, start="5", boot="another"),
+        subreaper=ProcessIdentity(pid=99, start="5", boot="another"),
     )
     assert {one.pid for one in members_of([*everybody, *orphans], before)} == {102, 103}
     # Another process has the number of the subreaper by now.
@@ -169,7 +167,7 @@ def test_who_belongs_to_a_command() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="compares with /proc")
 def test_both_ways_to_look_at_processes_see_the_same() -> None:
-    from pursuit.tasks.process_tree import _from_proc, _from_ps
+    from pursuit.processes.tree import _from_proc, _from_ps
 
     (by_proc,) = [one for one in _from_proc() if one.pid == os.getpid()]
     (by_ps,) = [one for one in _from_ps() if one.pid == os.getpid()]

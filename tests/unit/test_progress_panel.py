@@ -51,12 +51,11 @@ def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
     play(scene)
     first, second, third = frames[:3]
     assert "✓ at most    g4 -0.419, wanted ≤ 0 " in first
-    assert "✗ at most    g4 0.75, wanted ≤ 0, lowest so far -0.419" in second
-    assert "✗ close      g4 2.70090000001, wanted ≤ 2.7009, lowest so far -0.419" in third
+    assert "✗ at most    g4 0.75, wanted ≤ 0, best so far -0.419" in second
+    assert "✗ close      g4 2.70090000001, wanted ≤ 2.7009, best so far -0.419" in third
     assert "✗ submitted  world.submit succeeded 0 times, wanted 1" in first
     assert "? judged     check python -c pass pass" in first and "…" in first
     assert (
-        "lowest g4 -0.419 (<= 2.7009)" in third
-        and 'best         g4 -0.419 with {"x": 0.1234568} (iteration 1)' in third
+        "best g4 -0.419 (<= 2.7009)" in third and 'best         g4 -0.419 with {"x": 0.1234568} (iteration 1)' in third
     )
     assert max(len(words) for frame in frames for words in frame.splitlines()[:-1]) <= 80

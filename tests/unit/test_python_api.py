@@ -18,6 +18,7 @@ from pursuit import (
     Mission,
     PursuitError,
     Runtime,
+    ScriptProposer,
     ValidationFailed,
     check,
     errors,
@@ -27,7 +28,6 @@ from pursuit import (
     succeeded,
 )
 from pursuit.config.configuration import Configuration
-from pursuit.core.mission import ScriptProposer
 from pursuit.core.state import MissionState
 
 
@@ -180,13 +180,14 @@ def test_a_mission_is_the_same_in_plain_data_and_in_words() -> None:
         "hold": False,
         "confirm": 0,
         "confirm_by": "mean",
+        "same_call": False,
     }
 
 
 def test_every_name_of_the_package_is_there_and_a_bare_import_loads_nothing_heavy() -> None:
     assert all(getattr(pursuit, name) is not None for name in pursuit.__all__)
     with pytest.raises(AttributeError):
-        pursuit.nothing  # noqa: B018 - reading it is the test
+        pursuit.no_such_name  # noqa: B018 - reading it is the test
     heavy = ["pydantic", "mcp", "pydantic_monty", "jinja2"]
     source = f"import sys, pursuit; print([name for name in {heavy} if name in sys.modules])"
     done = run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
@@ -194,7 +195,7 @@ def test_every_name_of_the_package_is_there_and_a_bare_import_loads_nothing_heav
 
 
 def test_what_talks_to_no_server_does_not_load_the_sdk() -> None:
-    heavy = ["mcp", "mcp_types", "pydantic_monty", "jinja2", "pursuit.drafting", "optuna", "pydantic_ai"]
+    heavy = ["mcp", "mcp_types", "pydantic_monty", "jinja2", "pursuit.demo", "optuna", "pydantic_ai"]
     source = f"import sys, pursuit.runtime; print([name for name in {heavy} if name in sys.modules])"
     done = run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -216,3 +217,15 @@ def test_the_state_is_where_the_caller_the_environment_or_the_configuration_says
     monkeypatch.setenv("PURSUIT_STATE", str(tmp_path / "env.db"))
     assert locate_state(None, config) == tmp_path / "env.db"
     assert locate_state(tmp_path / "given.db", config) == tmp_path / "given.db"
+
+
+def test_a_criterion_is_neither_true_nor_false() -> None:
+    with pytest.raises(TypeError, match=r'write one criterion for each limit: \[metric\("cost"\) >= 0, metric'):
+        0 <= metric("cost") <= 1  # noqa: B015 - comparing is the test
+    for made in (lambda: event("a") and event("b"), lambda: not predicate("True"), lambda: bool(succeeded("a.b"))):
+        with pytest.raises(TypeError, match="neither true nor false"):
+            made()
+    kept = [metric("cost") >= 0, metric("cost") <= 1]
+    assert [(one.op, one.target) for one in kept] == [(">=", 0), ("<=", 1)]
+    nested = (metric("metrics.metrics.x") < 1).named("below")
+    assert (nested.metric, type(nested)(**nested.model_dump()).metric) == ("metrics.x", "metrics.x")

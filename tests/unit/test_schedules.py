@@ -267,8 +267,8 @@ def test_very_many_missed_runs_are_counted_up_to_a_limit() -> None:
         ("cron = '0 25 * * *'\nmission = 'm'", "schedule.x.cron", "is not a cron expression"),
         ("cron = '0 2 30 2 *'\nmission = 'm'", "schedule.x.cron", "is not a cron expression"),
         ("cron = '0 2 * * *'\nmission = 'm'\ntimezone = 'Berlin'", "schedule.x.timezone", "Europe/Berlin"),
-        ("cron = '0 2 * * *'\nmission = 'm'\noverlap = 'kill'", "schedule.x.overlap", "skip, queue, replace"),
-        ("cron = '0 2 * * *'\nmission = 'm'\nevery = 3", "schedule.x.every", "no such key"),
+        ("cron = '0 2 * * *'\nmission = 'm'\noverlap = 'kill'", "schedule.x.overlap", "'skip', 'queue' or 'replace'"),
+        ("cron = '0 2 * * *'\nmission = 'm'\nevery = 3", "schedule.x.every", "is not a known key"),
     ],
 )
 def test_a_wrong_table_is_refused_with_its_field(text: str, field: str, why: str, tmp_path: Path) -> None:

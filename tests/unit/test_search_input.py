@@ -12,8 +12,8 @@ from pydantic import Field
 
 from pursuit import Budget, ValidationFailed, metric, tool
 from pursuit.core.mission import Mission
-from pursuit.core.search import Parameter, SearchProposer
-from pursuit.proposers.objective import Objective, aim_of
+from pursuit.proposers.search.objective import Objective, aim_of
+from pursuit.proposers.search.settings import Parameter, SearchProposer
 
 PAIR = {"low": 0, "high": 1}
 
@@ -190,7 +190,7 @@ def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path) -> No
 
     (warned,), *others = play(scene)
     assert "proposer.batch is 4, but world.weigh is not known to be safe beside itself" in warned
-    assert "[servers.world.tools.weigh] parallel_safe = true" in warned
+    assert warned.endswith("if it is, say @tool(parallel_safe=True) above the function")
     assert others == [(), ()]
 
 

@@ -13,11 +13,11 @@ from engine_stage import events_of, mission, play, stage
 
 from pursuit import Budget, ValidationFailed, event, metric
 from pursuit.core.events import IterationProposed
-from pursuit.core.search import Parameter, SearchProposer
-from pursuit.proposers.objective import Score
-from pursuit.proposers.samplers import Study
-from pursuit.proposers.space import Space
-from pursuit.proposers.surrogate import EVOLVES, Surrogate
+from pursuit.proposers.search.objective import Score
+from pursuit.proposers.search.samplers import Study
+from pursuit.proposers.search.settings import Parameter, SearchProposer
+from pursuit.proposers.search.space import Space
+from pursuit.proposers.search.surrogate import EVOLVES, Surrogate
 
 SQUARE = {name: {"low": -1.0, "high": 1.0} for name in "xy"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, proposal, replay, stage
+from engine_stage import mission, play, proposal, repeat, replay, stage
 
-from pursuit import Runtime, ValidationFailed, event, metric, succeeded
+from pursuit import Budget, Runtime, ValidationFailed, check, event, metric, predicate, succeeded
 from pursuit.core.tools import Tool
 from pursuit.errors import UpstreamUnavailable
 
@@ -36,6 +36,33 @@ def test_a_start_warns_of_criteria_that_believe_any_tool(tmp_path: Path) -> None
             assert (await runtime.service.start(mission(criteria=sourced))).warnings == ()
             alone = mission(criteria=criteria, tool_allowlist=["step"])
             assert (await runtime.service.start(alone)).warnings == ()
+            vague = [predicate("obs['events'].get('done', 0) > 0")]
+            assert "any of the 2 tools" in (await runtime.service.start(mission(criteria=vague))).warnings[0]
+            said = [predicate("any(one['tool'] == 'world.step' for one in obs['tool_results'])")]
+            assert (await runtime.service.start(mission(criteria=said))).warnings == ()
+
+    play(scene)
+
+
+def test_a_start_warns_of_limits_that_different_designs_can_meet_together(tmp_path: Path) -> None:
+    def weigh(x: int) -> None: ...
+    def load(x: int) -> None: ...
+    def plain() -> None: ...
+
+    async def scene() -> None:
+        async with stage(tmp_path, weigh, load, plain) as runtime:
+
+            async def warned(*sources: str, **more: Any) -> bool:
+                limits = [metric(f"m{at}", source=name, **more) <= 1 for at, name in enumerate(sources)]
+                started = await runtime.service.start(mission(criteria=limits))
+                return any("calls with different arguments" in one for one in started.warnings)
+
+            assert await warned("weigh", "load")
+            assert not await warned("weigh", "load", same_call=True)
+            assert not await warned("weigh", "weigh")
+            assert await warned("weigh", "weigh", hold=True)
+            assert not await warned("weigh", "plain"), "without arguments there is one design"
+            assert not await warned("weigh")
 
     play(scene)
 
@@ -134,6 +161,13 @@ def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults
             ):
                 assert "criteria[1]: mass" in await refused(runtime, one, other)
             assert "can never both be met" in await refused(runtime, mass <= 1, event("weighed"), mass >= 2)
+            assert "can never all be met" in await refused(runtime, mass <= 1, mass >= 1, mass != 1)
+            for impossible, given in (
+                (succeeded("step", at_least=3), {"budget": Budget(max_iterations=9, max_tool_calls=2)}),
+                (succeeded("step", at_least=3), {"proposer": repeat("step"), "budget": Budget(max_iterations=2)}),
+                (check("step", count={"pattern": "x", "op": "<", "target": 0}), {}),
+            ):
+                assert "criteria[0]: " in await refused(runtime, impossible, **given)
             for one, other in (
                 (mass <= 1, mass >= 1),
                 (mass > 1, mass < 1.5),

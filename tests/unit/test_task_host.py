@@ -15,7 +15,7 @@ from pursuit.errors import Conflict, TaskTerminal
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.execution import TaskContext, task_execution
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.limits import Limits
+from pursuit.tasks.limits import TaskLimits
 from pursuit.tasks.store import Ending, TaskStore
 
 OK = Ending(status="completed", result={"content": []})
@@ -278,7 +278,7 @@ def test_whatever_is_wrong_with_one_task_the_others_are_looked_after(tmp_path: P
             raise ValueError("odd files")
 
         host.retention.clear = clear
-        host.store.limits = Limits(kept=0)
+        host.store.limits = TaskLimits(kept=0)
         await host.store.settle(await some_work(host.store), OK)
         async with TaskHost(host.store) as tending:
             tending.retention.clear = clear

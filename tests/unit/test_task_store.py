@@ -13,7 +13,7 @@ from pursuit.core.tasks import TaskProgressed, TaskState
 from pursuit.errors import Conflict, TaskNotFound, TooManyTasks, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.host import Retention
-from pursuit.tasks.limits import Limits
+from pursuit.tasks.limits import TaskLimits
 from pursuit.tasks.record import record_of
 from pursuit.tasks.store import Ending, TaskStore
 
@@ -21,7 +21,7 @@ OK = Ending(status="completed", result={"content": []})
 
 
 def with_store(
-    tmp_path: Path, body: Callable[[TaskStore], Awaitable[Any]], *, limits: Limits | None = None, now: Any = None
+    tmp_path: Path, body: Callable[[TaskStore], Awaitable[Any]], *, limits: TaskLimits | None = None, now: Any = None
 ) -> Any:
     async def run() -> Any:
         ledger = SqliteLedger.open(tmp_path / "ledger.db")
@@ -166,7 +166,7 @@ def test_more_tasks_than_allowed_are_refused_until_one_ends(tmp_path: Path) -> N
         await store.settle(mine[0], OK)
         await some_task(store)
 
-    with_store(tmp_path, body, limits=Limits(concurrent=4, concurrent_each=3))
+    with_store(tmp_path, body, limits=TaskLimits(concurrent=4, concurrent_each=3))
 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
@@ -295,7 +295,7 @@ def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(tmp_path: Path
         with pytest.raises(TooManyTasks):
             await some_task(store)
 
-    with_store(tmp_path, body, limits=Limits(concurrent_each=5, count_every=count_every))
+    with_store(tmp_path, body, limits=TaskLimits(concurrent_each=5, count_every=count_every))
 
 
 def test_a_task_that_was_not_stored_takes_no_place(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_a_task_that_was_not_stored_takes_no_place(tmp_path: Path) -> None:
         with pytest.raises(TooManyTasks):
             await some_task(store)
 
-    with_store(tmp_path, body, limits=Limits(concurrent_each=2))
+    with_store(tmp_path, body, limits=TaskLimits(concurrent_each=2))
 
 
 def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Path) -> None:

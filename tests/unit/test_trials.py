@@ -9,15 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from engine_stage import mission, play, repeat, stage
 
 import pursuit
 from pursuit import Budget, Report, metric
+from pursuit.cli.progress import iteration_line
 from pursuit.cli.reports import format_of
+from pursuit.core.report import Trial
 from pursuit.engine.driver import assemble
 from pursuit.errors import ExtraMissing, InvalidArgument
 from pursuit.reports.trials import as_csv, as_frame, as_parquet, table_of
+from pursuit.service.timeline import Timelines
+
+
+def trials_of(report: Report) -> list[Trial]:
+    return msgspec.convert(report.data["trials"], list[Trial])
 
 
 def fit(x: float, noise: float = 0, api_token: str = "") -> dict[str, Any]:
@@ -80,7 +88,7 @@ def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: int) ->
 
 @pytest.mark.guarantee("each-trial-is-a-row")
 def test_each_trial_is_a_row_with_its_arguments_and_metrics(report: Report) -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(report.data["trials"]))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(trials_of(report)))))
     assert [int(row["trial"]) for row in rows] == list(range(24))
     done = [row for row in rows if row["outcome"] == "ok"]
     assert all(abs((float(row["x"]) - 0.3) ** 2 - float(row["loss"])) < 1e-5 for row in done)
@@ -90,6 +98,29 @@ def test_each_trial_is_a_row_with_its_arguments_and_metrics(report: Report) -> N
     assert (report.best["value"], report.best["args"]["x"]) == (float(best["loss"]), float(best["x"]))
     assert {row["api_token"] for row in rows} == {"[redacted]"}
     assert all("too large" in row["error"] for row in rows if row["outcome"] == "failed")
+
+
+def test_plots_have_each_trial_of_a_batch_and_a_mean_is_called_a_mean(tmp_path: Path) -> None:
+    told = (0.9 - place / 100 for place in range(100))
+    lines: list[str] = []
+
+    def score(x: int) -> dict[str, Any]:
+        return {"metrics": {"score": next(told)}}
+
+    async def scene() -> tuple[Report, dict[str, Any]]:
+        async with stage(tmp_path, score) as runtime:
+            choices = {"x": {"choices": [1, 2, 3]}}
+            proposer = {"kind": "search", "tool_name": "score", "parameters": choices, "batch": 3, "noise": True}
+            wanted = mission(criteria=[metric("score") >= 1], budget=Budget(max_iterations=3), proposer=proposer)
+            name = (await runtime.service.start(wanted)).session_id
+            await runtime.service.run(name, observer=lambda _, _phase, state: lines.append(iteration_line(state)))
+            return Report(await runtime.service.report(name)), await Timelines(runtime.service).course(name)
+
+    report, course = play(scene)
+    made = [(row["iteration"], row["metrics"]["score"]) for row in report.data["trials"]]
+    assert len(made) == 9 and [tuple(point) for point in report.data["metrics"]["score"]["points"]] == made
+    assert [tuple(point) for point in course["metrics"][0]["points"]] == [(at + 1, value) for at, value in made]
+    assert ", mean of " in lines[-1] and "highest" not in "".join(lines)
 
 
 def test_a_report_in_python_is_short_and_a_notebook_shows_it_whole(report: Report) -> None:
@@ -127,10 +158,10 @@ def test_calls_that_give_no_metrics_are_no_trials(tmp_path: Path) -> None:
 
 
 def test_names_that_meet_are_told_apart_and_a_cell_is_never_a_formula() -> None:
-    row = {
-        "trial": 0, "iteration": 0, "tool": "a.b", "outcome": "ok", "best": False, "seconds": 1, "started_at": "",
-        "call_id": "c", "args": {"loss": "=1+1", "tool": 1, "list": [1]}, "metrics": {"loss": 0.5, "best": 2},
-    }  # fmt: skip
+    row = Trial(
+        trial=0, iteration=0, tool="a.b", outcome="ok", best=False, seconds=1, started_at="",
+        call_id="c", args={"loss": "=1+1", "tool": 1, "list": [1]}, metrics={"loss": 0.5, "best": 2},
+    )  # fmt: skip
     columns, rows = table_of([row])
     assert columns[7:12] == ["arg.loss", "arg.tool", "list", "metric.loss", "metric.best"]
     assert rows[0][7:12] == ["=1+1", 1, [1], 0.5, 2]
@@ -159,8 +190,12 @@ def test_what_is_not_installed_is_named(report: Report, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ExtraMissing, match=r"pip install 'pursuit\[tables\]'"):
-        as_parquet(report.data["trials"])
-    assert report.trials() == report.data["trials"]
+        as_parquet(trials_of(report))
+    rows = list(csv.DictReader(io.StringIO(as_csv(trials_of(report)))))
+    flat = report.trials()
+    assert [list(row) for row in flat] == [list(row) for row in rows]
+    assert [str(row["x"]) for row in flat] == [row["x"] for row in rows]
+    assert [row["iteration"] for row in flat] == list(range(1, 25))
 
 
 @pytest.mark.soak
@@ -168,12 +203,12 @@ def test_parquet_and_pandas_have_the_same_rows(report: Report, tmp_path: Path) -
     import pandas
     import pyarrow.parquet
 
-    (tmp_path / "t.parquet").write_bytes(as_parquet(report.data["trials"]))
+    (tmp_path / "t.parquet").write_bytes(as_parquet(trials_of(report)))
     table = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
-    frame = as_frame(report.data["trials"])
+    frame = as_frame(trials_of(report))
     assert isinstance(frame, pandas.DataFrame)
     assert [row["x"] for row in table] == list(frame["x"])
     assert len(table) == 24
-    mixed = {**report.data["trials"][0], "args": {"x": "text", "noise": 1, "l": [1]}}
-    both = pyarrow.parquet.read_table(io.BytesIO(as_parquet([mixed, *report.data["trials"]]))).to_pylist()
+    mixed = msgspec.structs.replace(trials_of(report)[0], args={"x": "text", "noise": 1, "l": [1]})
+    both = pyarrow.parquet.read_table(io.BytesIO(as_parquet([mixed, *trials_of(report)]))).to_pylist()
     assert both[0]["x"] == "text" and json.loads(both[1]["x"]) == report.data["trials"][0]["args"]["x"]

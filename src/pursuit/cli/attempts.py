@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from pursuit.cli import show_problems
-from pursuit.cli.console import EXIT, Screen
+from pursuit.cli.console import EXIT, CommandAnswer, Fact, Hint, Note, Screen
 from pursuit.cli.context import Context, collect_garbage
 from pursuit.cli.drive import Drive
 from pursuit.cli.errors import root_cause
@@ -30,8 +30,9 @@ from pursuit.config.files import as_toml
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.surroundings import SESSION_VARIABLE
 from pursuit.core.attempts import AttemptState
-from pursuit.core.best_of import rivals
-from pursuit.core.mission import agents_of, parse_mission
+from pursuit.core.mission import parse_mission
+from pursuit.core.pick import rivals
+from pursuit.core.proposing import settings_type
 from pursuit.errors import (
     AttemptNotFound,
     Fault,
@@ -53,7 +54,7 @@ from pursuit.problems.attempts import (
     shared_attempt_id,
 )
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import SHIPPED, Catalogue, Found, discover, manifests_in, workspaces_of
+from pursuit.problems.catalogue import SHIPPED, Found, ProblemCatalogue, discover, manifests_in, workspaces_of
 from pursuit.problems.comparison import attempt_row, replay, targets_of
 from pursuit.problems.manifest import MANIFEST, Manifest
 from pursuit.problems.manifest_reading import read_manifest
@@ -150,7 +151,7 @@ class AttemptRun:
         row = attempt_row(self._problem, state, status["budget"]["used"])
         ended = await ended_attempt(runtime, status)
         reason = None if ended is None else ended.reason or None
-        show_problems.attempt(drive.screen, {**row, "why": reason}, status)
+        drive.screen.render(show_problems.attempt(self._context, {**row, "why": reason}, status))
         if ended is None:
             blocked = status.get("waiting_for") in ("approval", "budget")
             drive.screen.next_step(drive.next_step(status) if blocked else self._next_step(mission_id))
@@ -160,7 +161,8 @@ class AttemptRun:
         """How to continue; `serve` gets the mode, which it does not take from the mission."""
         if self._proposer.get("kind") not in AGENTS:
             return f"continue with: {self._context.command('resume', mission_id)}"
-        able = " that declares sampling" if self._proposer["kind"] == "sampling" else ""
+        kind = settings_type(self._proposer)
+        able = " that declares sampling" if kind is not None and kind.LENDS_MODEL else ""
         tools = f"its tools are {server_of(self.attempt_id)}.*"
         # The agent must not see other missions.
         serve = self._context.command("serve", "--mission", mission_id, "--mode", self._mode)
@@ -169,8 +171,8 @@ class AttemptRun:
 
     def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
         """The mission; its server and its judge name the file of this problem, not its id."""
-        shared = ["--state", str(self._context.ledger_path().absolute())]
-        config = self._context.configuration_path()
+        shared = ["--state", str(self._context.ledger_path.absolute())]
+        config = self._context.configuration_path
         if config is not None:
             shared += ["--config", str(config)]
         name, own = str(self._problem.path), self.attempt_id
@@ -233,10 +235,10 @@ class AgentsRun(AttemptRun):
         found = await compared(runtime.service, self._problem, [])
         mine = {row["session_id"] for row in status["workspace"].get("agents", ())} or {mission_id}
         rows = [row for row in found["attempts"] if row["mission"] in mine]
-        if not drive.screen.answer({**status, "attempts": rows}):
-            show_problems.comparison(drive.screen, [{**found, "attempts": rows, "agents": []}])
-            drive.screen.next_step(f"compare: {self._context.command('problem', 'compare', str(self._problem.path))}")
-        return EXIT.get(status["status"], 0)
+        shown = show_problems.comparison([{**found, "attempts": rows, "agents": []}])
+        compare = Hint(f"compare: {self._context.command('problem', 'compare', str(self._problem.path))}")
+        code = EXIT.get(status["status"], 0)
+        return drive.screen.render(CommandAnswer({**status, "attempts": rows}, shown, compare, code=code))
 
     async def _open_attempts(self, runtime: Runtime) -> None:
         """Opens the attempts of agents that handed nothing in, so that comparisons show them."""
@@ -247,8 +249,8 @@ class AgentsRun(AttemptRun):
                 await _open_attempt(runtime, self._problem, mission_id)
 
     def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
-        shared = ["--state", str(self._context.ledger_path().absolute())]
-        config = self._context.configuration_path()
+        shared = ["--state", str(self._context.ledger_path.absolute())]
+        config = self._context.configuration_path
         if config is not None:
             shared += ["--config", str(config)]
         # Agents are told the command of a check: a file keeps the folder of the hidden tests out of it.
@@ -288,13 +290,13 @@ async def _open_attempt(runtime: Runtime, problem: Manifest, mission_id: str) ->
     """The attempt of a coding agent's mission; it began when the mission did."""
     service = runtime.service
     state = await service.state(mission_id)
-    label, by = next((one.label for one in agents_of(state.mission)), ""), str(service.caller)
+    label, by = state.mission.proposer.label, str(service.caller)
     attempt_id, began = attempt_of_mission(mission_id), state.created_at
     await Attempt(service.ledger, lambda: began, problem, attempt_id, by=by, label=label, mission=mission_id).open()
     return Attempt(service.ledger, time.time, problem, attempt_id, by=by, label=label, mission=mission_id)
 
 
-def submit_folder(context: Context, problem: Manifest, folder: Path, *, label: str, trust: bool) -> int:
+def submit_folder(context: Context, problem: Manifest, folder: Path, *, label: str, trust: bool) -> CommandAnswer | int:
     """Hands in what a folder has of a problem's repository, once, and judges it; the exit code says if it is solved.
 
     The check of a mission submits for that mission, and prints nothing: its agent may read the output.
@@ -313,10 +315,8 @@ def submit_folder(context: Context, problem: Manifest, folder: Path, *, label: s
         return await _judge(context, runtime, attempt.attempt_id, str(problem.path), (), wait=True, trust=trust)
 
     found = context.drive(work) if mission is None else context.look(work)
-    targets, screen = found.pop("targets"), context.screen
-    if mission is None and not screen.answer(found):
-        show_problems.score(screen, found, targets)
-    return 0 if found["solved"] else UNSOLVED
+    targets, code = found.pop("targets"), 0 if found["solved"] else UNSOLVED
+    return CommandAnswer(found, show_problems.score(found, targets), code=code) if mission is None else code
 
 
 def is_unsettled(state: AttemptState) -> bool:
@@ -413,7 +413,7 @@ def _find(word: str, directories: Sequence[Path], looked: list[Found]) -> Manife
     if twice:
         raise ValidationFailed(twice, f"{word!r} is the id of more than one problem; name the file that you mean")
     try:
-        return Catalogue(found.problems).get(word)
+        return ProblemCatalogue(found.problems).get(word)
     except ProblemNotFound:
         if word and _is_folder(path) and os.path.lexists(path / MANIFEST):
             return read_manifest(path / MANIFEST)
@@ -476,7 +476,7 @@ def check_attempt(
         if mission is not None and await ledger.row(mission) is not None:
             await attempt.open()
 
-    if context.ledger_path().exists():
+    if context.ledger_path.exists():
         try:
             context.look(check)
         except InvalidArgument as error:
@@ -502,8 +502,10 @@ async def serve_problem(
     await serve_http(problem_server(problem, options, many=True), door, any_text=True, listening=listening)
 
 
-def compare_attempts(context: Context, problems: Sequence[Manifest], output: Path | None, *, force: bool) -> None:
-    """Shows the attempts at problems, and writes the page."""
+def compare_attempts(
+    context: Context, problems: Sequence[Manifest], output: Path | None, *, force: bool
+) -> CommandAnswer:
+    """The attempts at problems; also writes the page."""
     if output is not None:
         context.check_output(output, force=force)
 
@@ -513,21 +515,20 @@ def compare_attempts(context: Context, problems: Sequence[Manifest], output: Pat
         return [await compared(runtime.service, problem, unreadable) for problem in problems]
 
     found = context.look(read)
-    screen = context.screen
     if output is not None:
         from pursuit.reports.html import render_comparison
 
         write_whole(output, render_comparison(found))
-        screen.note(f"wrote {output}")
-    show_problems.comparison(screen, found)
+        context.screen.note(f"wrote {output}")
     for why in unreadable:
-        screen.note(f"left out: {why}")
+        context.screen.note(f"left out: {why}")
+    return CommandAnswer({"problems": found}, show_problems.comparison(found))
 
 
 def replay_attempt(
     context: Context, attempt_id: str, named: str | None, directories: Sequence[Path], *, solved: bool, trust: bool
-) -> int:
-    """Judges an attempt again and shows the score; the exit code says whether it is the recorded one.
+) -> CommandAnswer:
+    """Judges an attempt again; the exit code says whether it is the recorded one.
 
     With `solved` only the exit code tells the result: a mission asks this way, and its agent may read the output. It
     waits for a process that submits or judges, and finishes what a process that died left.
@@ -544,18 +545,13 @@ def replay_attempt(
         where = ["--problem", named] if named else [word for one in directories for word in ("--dir", str(one))]
         why = f"`{context.command('problem', 'replay', attempt_id, *where)}` says why"
         raise InvalidArgument(f"{attempt_id} cannot be judged ({error.code}); {why}") from None
-    targets = found.pop("targets")
-    screen = context.screen
-    if screen.json:
-        screen.document({"attempt_id": attempt_id, "solved": found["solved"]} if solved else found)
-    elif not solved:
-        show_problems.score(screen, found, targets)
-        screen.fact("same as recorded", {True: "yes", False: "no", None: "no score was recorded"}[found["same"]])
-        for note in found["notes"]:
-            screen.note(note)
-    if found["same"] is False:
-        return 1
-    return UNSOLVED if solved and not found["solved"] else 0
+    targets, same = found.pop("targets"), found["same"]
+    if solved:
+        code = 1 if same is False else 0 if found["solved"] else UNSOLVED
+        return CommandAnswer({"attempt_id": attempt_id, "solved": found["solved"]}, code=code)
+    recorded = Fact("same as recorded", {True: "yes", False: "no", None: "no score was recorded"}[same])
+    notes = map(Note, found["notes"])
+    return CommandAnswer(found, show_problems.score(found, targets), recorded, notes, code=1 if same is False else 0)
 
 
 async def _judge(
@@ -574,7 +570,7 @@ async def _judge(
     if not trust:
         await anyio.to_thread.run_sync(context.require_trust, *workspaces_of(problem))
     if wait and is_unsettled(state):
-        path, config = context.ledger_path(), context.configuration()
+        path, config = context.ledger_path, context.configuration
         state = await wait_until_settled(ledger, problem, state, path=path, config=config)
     attempt = Attempt(ledger, time.time, problem, attempt_id)
     async with Sandbox() as sandbox, attempt.alone() as alone:
@@ -617,26 +613,24 @@ def list_matching(
     words: str = "",
     kind: str | None = None,
     tags: Sequence[str] = (),
-) -> None:
-    """Shows the problems that match, and notes those that cannot be read."""
+) -> CommandAnswer:
+    """The problems that match; notes those that cannot be read."""
     found = discover_all(directories)
     try:
-        matching = Catalogue(found.problems).search(words, kind=kind, tags=tags)
+        matching = ProblemCatalogue(found.problems).search(words, kind=kind, tags=tags)
     except ValidationFailed as failed:
         faults = [Fault(field=f"--{fault.field}", reason=fault.reason) for fault in failed.faults]
         raise ValidationFailed(faults, "; ".join(map(str, faults))) from None
-    show_problems.listing(context.screen, [one.summary_row() for one in matching])
     for fault in found.faults:
         context.screen.note(f"left out: {fault}")
+    return show_problems.listing([one.summary_row() for one in matching])
 
 
-def show_brief(context: Context, problem: Manifest, *, citations: bool) -> None:
-    """Shows the brief of a problem as agents read it; its server, if it has one, is asked for its tools."""
-    screen = context.screen
+def brief_of(context: Context, problem: Manifest, *, citations: bool) -> CommandAnswer:
+    """The brief of a problem as agents read it; its server, if it has one, is asked for its tools."""
     collect_garbage()
-    brief = anyio.run(partial(_brief, problem, screen, citations=citations))
-    if not screen.answer({**problem.summary_row(), "brief": brief}):
-        screen.plain(brief.rstrip("\n"))
+    brief = anyio.run(partial(_brief, problem, context.screen, citations=citations))
+    return CommandAnswer({**problem.summary_row(), "brief": brief}, brief.rstrip("\n"))
 
 
 async def _brief(problem: Manifest, screen: Screen, *, citations: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pursuit.cli.console import clean
+from pursuit.cli.console import CommandAnswer, Fact, Hint, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import ForceOption, MissionId, mission_ids
 
@@ -28,7 +28,7 @@ class AuditFormat(StrEnum):
     jsonl = "jsonl"
 
 
-@command(app)
+@command(app, reads=True)
 def verify(
     context: Context,
     *,
@@ -48,20 +48,22 @@ def verify(
     key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Public key of the signatures: 64 hex digits or a PEM file.")
     ] = None,
-) -> int:
+) -> CommandAnswer | None:
     """Check every hash of the ledger or of an exported mission; exit code 1 if anything was changed."""
     from pursuit.cli import show
+    from pursuit.ledger.opening import address_of, without_password
 
     _check_words(file, {"--sign": sign, "--signatures": signatures}, output=output, key=key)
     if file is not None:
         found, what = _verify_file(file, expect), file
     else:
-        found, what = _verify_ledger(context, expect, signatures, key), context.existing_ledger()
+        found = _verify_ledger(context, expect, signatures, key)
+        path = context.existing_ledger()
+        what = without_password(address_of(path) or str(path))
     if sign is not None and found.ok:
-        return _sign(context, sign, output, found.root)
+        return _sign(sign, output, found.root)
     keys = ("ok", "streams", "events", "blobs", "root", "faults")
-    show.verification(context.screen, str(what), {key: getattr(found, key) for key in keys})
-    return 0 if found.ok else 1
+    return show.verification(str(what), {key: getattr(found, key) for key in keys})
 
 
 def _check_words(file: Path | None, signing: dict[str, Path | None], *, output: Path | None, key: str | None) -> None:
@@ -92,7 +94,7 @@ def _verify_ledger(context: Context, expect: str | None, signatures: Path | None
     return replace(found, faults=(*found.faults, *signed.faults))
 
 
-def _sign(context: Context, key: Path, output: Path | None, root: str) -> int:
+def _sign(key: Path, output: Path | None, root: str) -> CommandAnswer | None:
     import time
 
     from pursuit.service.signed_roots import append_signature, load_key, sign_root
@@ -100,12 +102,10 @@ def _sign(context: Context, key: Path, output: Path | None, root: str) -> int:
     signed = sign_root(load_key(key), root, time.time())
     if output is None:
         print(signed.line().decode(), end="")  # noqa: T201 - a line for a file, with and without --json
-        return 0
+        return None
     append_signature(output, signed)
-    if not context.screen.answer({"root": signed.root, "at": signed.at, "key": signed.key, "file": clean(output)}):
-        context.screen.fact("signed", signed.root)
-        context.screen.fact("appended to", output)
-    return 0
+    data = {"root": signed.root, "at": signed.at, "key": signed.key, "file": clean(output)}
+    return CommandAnswer(data, Fact("signed", signed.root), Fact("appended to", output))
 
 
 def _verify_file(file: Path, expect: str | None) -> Verification:
@@ -117,7 +117,7 @@ def _verify_file(file: Path, expect: str | None) -> Verification:
     if expect is not None and ":" in expect:
         reason = (
             "a root POSITION:HASH, as reports print it, is that of a whole ledger: check it without a FILE. "
-            "An exported file has a hash of its own, which `pursuit verify FILE` prints"
+            "An exported file has a hash of its own, which this command prints without --expect"
         )
         raise ValidationFailed([Fault(field="--expect", reason=reason)])
     found = verify_export(file)
@@ -126,23 +126,22 @@ def _verify_file(file: Path, expect: str | None) -> Verification:
     return replace(found, faults=(*found.faults, f"the root is {found.root}, not {expect}"))
 
 
-@command(app, epilog="Example:  pursuit export ID -o mission.jsonl")
+@command(app, epilog="Example:  pursuit export ID -o mission.jsonl", reads=True)
 def export(
     context: Context,
     *,
     mission_id: MissionId,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The new file.")],
     force: ForceOption = False,
-) -> None:
+) -> CommandAnswer:
     """Write a mission with its blobs to one file that can be verified elsewhere."""
     context.check_output(output, force=force)
     context.look(lambda runtime: runtime.service.export(mission_id, output))
-    context.screen.answer({"session_id": mission_id, "file": clean(output)})
-    context.screen.fact("wrote", output)
-    context.screen.hint(f"check it with: pursuit verify {output}")
+    check = Hint(f"check it with: {context.command('verify', str(output))}")
+    return CommandAnswer({"session_id": mission_id, "file": clean(output)}, Fact("wrote", output), check)
 
 
-@command(app)
+@command(app, reads=True)
 async def audit(
     context: Context,
     *,
@@ -156,7 +155,7 @@ async def audit(
     form: Annotated[
         AuditFormat, typer.Option("--format", help="`jsonl`: stored events with their hashes, one on each line.")
     ] = AuditFormat.text,
-) -> None:
+) -> CommandAnswer | None:
     """Show who asked for what: every start, run, stop and extension, from the terminal or from a client."""
     from pursuit.cli.show import audit_line
     from pursuit.errors import Fault, ValidationFailed
@@ -167,14 +166,9 @@ async def audit(
         if mission_id is not None:
             raise ValidationFailed([Fault(field="ID", reason="--format jsonl is for the whole audit: leave it out")])
         await _print_events(context, follow=follow, limit=limit)
-        return
+        return None
     rows = await context.service.audited(mission_id, limit=limit)
-    if context.screen.answer({"audit": rows}):
-        return
-    for row in rows:
-        context.screen.plain(audit_line(row))
-    if not rows:
-        context.screen.hint("nothing has been asked yet")
+    return CommandAnswer({"audit": rows}, map(audit_line, rows) if rows else Hint("nothing has been asked yet"))
 
 
 async def _print_events(context: Context, *, follow: bool, limit: int) -> None:
@@ -190,7 +184,7 @@ def forget(
     *,
     mission_id: MissionId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-) -> None:
+) -> CommandAnswer:
     """Delete an ended mission and everything it stored; a tombstone stays."""
     from pursuit.cli.reports import remove_reports
     from pursuit.errors import InvalidArgument
@@ -202,5 +196,4 @@ def forget(
         typer.confirm(f"Forget {mission_id} and everything it stored? This cannot be undone.", abort=True)
     context.look(lambda runtime: runtime.service.forget(mission_id))
     remove_reports(context, mission_id)
-    context.screen.answer({"session_id": mission_id, "status": "forgotten"})
-    context.screen.fact("forgotten", mission_id)
+    return CommandAnswer({"session_id": mission_id, "status": "forgotten"}, Fact("forgotten", mission_id))

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pursuit.config.files import as_table, kind, parse_json
+from pursuit.config.files import as_table, parse_json
+from pursuit.core.base_model import kind
 from pursuit.errors import Conflict, InvalidArgument, ValidationFailed
 
 _SPACE = re.compile(r"[ \t\n\r]*")

@@ -1,7 +1,8 @@
-"""Where output goes: JSON, a terminal, or a plain pipe.
+"""Renders what commands answer: as JSON, on a terminal, or for a plain pipe.
 
-With `--json` standard output holds JSON and nothing else; what is not the answer goes to standard error. No text of a
-mission can steer a terminal: what is printed holds no control characters.
+A command returns a `CommandAnswer`, and `Screen.render` prints it. With `--json` standard output holds JSON and nothing
+else; what is not the answer goes to standard error. No text of a mission can steer a terminal: what is printed holds
+no control characters.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from pursuit.core.caps import BudgetUse
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 STYLES = {
@@ -53,41 +58,87 @@ def line(value: object, most: int | None = None) -> str:
     return flat if most is None or len(flat) <= most else f"{flat[: most - 1].rstrip()}\u2026"
 
 
-def model_usage(tokens: int, cost_usd: float | None) -> str:
-    """What asking a model used, as the end of a sentence; nothing if it was not asked."""
-    cost = "at an unknown price" if cost_usd is None else f"for ${cost_usd:.4g}"
-    return f"; asking for it used {tokens} tokens {cost}" if tokens else ""
-
-
 def of_cap(used: str, cap: str | None) -> str:
     """`3 of 10`, or `3` without a cap."""
     return used if cap is None else f"{used} of {cap}"
 
 
-def budget_parts(budget: Mapping[str, Any]) -> list[tuple[str, str, str | None, str | None]]:
+def budget_parts(budget: BudgetUse) -> list[tuple[str, str, str | None, str | None]]:
     """Each part of a budget that has a cap or was used: its name, what was used, the cap, what is left."""
+    from pursuit.core.caps import SHOWN
     from pursuit.reports.wording import figure, span
 
-    rows = (
-        ("iterations", "max_iterations", "iterations", figure),
-        ("tool calls", "max_tool_calls", "tool_calls", figure),
-        ("wall clock", "max_wall_clock_seconds", "wall_clock_seconds", span),
-        ("tokens", "max_tokens", "tokens", figure),
-        ("cost in USD", "max_cost_usd", "cost_usd", figure),
-    )
     found: list[tuple[str, str, str | None, str | None]] = []
-    for label, cap_name, used_name, words in rows:
-        cap, used = budget[cap_name], budget["used"][used_name]
-        if used is None:  # a cost whose price is unknown
-            found.append((label, "unknown", None if cap == -1 else words(cap), None))
+    for cap in SHOWN:
+        use, words = budget.caps[cap.name], span if cap.unit == "seconds" else figure
+        if cap.of_models and use.limit is None and use.used == 0:
             continue
-        if cap == -1 and label in ("tokens", "cost in USD") and not used:
-            continue
-        capped = cap != -1
-        found.append(
-            (label, words(used), words(cap) if capped else None, words(max(0, cap - used)) if capped else None)
-        )
+        label = cap.label.lower() + (" in USD" if cap.unit == "usd" else "")
+        used, limit, left = (None if one is None else words(one) for one in (use.used, use.limit, use.left))
+        found.append((label, used or "unknown", limit, left))
     return found
+
+
+class Fact(NamedTuple):
+    """One fact on one line."""
+
+    label: str
+    value: object
+
+
+def facts_of(facts: Mapping[str, object]) -> Iterator[Fact]:
+    """A fact for each label."""
+    return starmap(Fact, facts.items())
+
+
+class Note(NamedTuple):
+    """A line on standard error."""
+
+    text: str
+
+
+class Styled:
+    """A line of texts, some with a style on a terminal, which wraps it, so that it can be copied in one piece."""
+
+    def __init__(self, *spans: str | tuple[str, str]) -> None:
+        self.spans = spans
+
+
+class Hint(NamedTuple):
+    """What to do next."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """A table on a terminal; for a pipe the cells, or those of `piped`, with tabs between them."""
+
+    columns: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    right: Container[str] = ()
+    piped: Sequence[Sequence[object]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """The same in two forms: for a pipe, and for a terminal of a width."""
+
+    piped: Iterable[Part]
+    terminal: Callable[[int], Iterable[Part]]
+
+
+Part: TypeAlias = "str | Fact | Note | Styled | Hint | TableRows | Forms | Iterator[Part] | RenderableType"
+"""What a person reads of an answer: a line, or one of the above, or what rich can print, for a terminal."""
+
+
+class CommandAnswer:
+    """What a command answers: `data` is the JSON document, `parts` are for people, `code` is the exit code."""
+
+    def __init__(self, data: Any, *parts: Part, code: int = 0) -> None:
+        self.data = data
+        self.parts = parts
+        self.code = code
 
 
 class Screen:
@@ -109,6 +160,39 @@ class Screen:
         from rich.console import Console
 
         return Console(markup=False, highlight=False, emoji=False, width=width)
+
+    def render(self, answer: CommandAnswer) -> int:
+        """Prints an answer, and returns its exit code."""
+        if self.json:
+            self.document(answer.data)
+        else:
+            self._print(iter(answer.parts))
+        return answer.code
+
+    def _print(self, part: Part) -> None:
+        match part:
+            case str():
+                self.plain(part)
+            case Fact(label, value):
+                self.fact(label, value)
+            case Note(text):
+                self.note(text)
+            case Hint(text):
+                self.hint(text)
+            case Styled():
+                self._styled(part.spans)
+            case TableRows(columns, cells, right) if self.rich and columns:
+                self.table(columns, cells, right=right)
+            case TableRows():
+                for row in part.cells if part.piped is None else part.piped:
+                    self.row(row)
+            case Forms():
+                self._print(iter(part.terminal(self.console.width) if self.rich else part.piped))
+            case Iterator():
+                for one in part:
+                    self._print(one)
+            case _:
+                self.console.print(part)
 
     def answer(self, data: Any) -> bool:
         """Prints the answer as JSON if that was asked for, and tells whether it was."""
@@ -143,11 +227,6 @@ class Screen:
         if not self.json:
             self.plain(f"{label}: {line(value)}")
 
-    def show(self, *things: RenderableType) -> None:
-        """Prints something on the terminal."""
-        for thing in things:
-            self.console.print(thing)
-
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> None:
         """Prints a table on the terminal. Only the last column is cut; a row wider than the terminal wraps there."""
         from rich.table import Table
@@ -166,7 +245,7 @@ class Screen:
         if taken + room > self.console.width:  # an id that is cut cannot be copied, so no other column shrinks
             self._console(width=taken + room).print(table)
         else:
-            self.show(table)
+            self.console.print(table)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Shows on a terminal what the command waits for, for as long as the block lasts."""
@@ -178,13 +257,18 @@ class Screen:
             sys.stderr.write(f"{clean(text)}\n")
             sys.stderr.flush()
 
-    def hint(self, text: str) -> None:
-        """Prints what to do next, unless the answer is JSON."""
+    def _styled(self, spans: Iterable[str | tuple[str, str]]) -> None:
         if self.rich:
             from rich.text import Text
 
-            # The terminal wraps it, so that a command can be copied in one piece.
-            self.console.print(Text(clean(text), style="dim"), soft_wrap=True)
+            self.console.print(Text.assemble(*spans), soft_wrap=True)
+        else:
+            self.plain("".join(one if isinstance(one, str) else one[0] for one in spans))
+
+    def hint(self, text: str) -> None:
+        """Prints what to do next, unless the answer is JSON."""
+        if self.rich:
+            self._styled([(clean(text), "dim")])
         elif not self.json:
             self.note(text)
 

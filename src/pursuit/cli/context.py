@@ -16,20 +16,21 @@ import stat
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pursuit.cli.console import Screen
-from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, ValidationFailed
+from pursuit.cli.console import CommandAnswer, Screen
+from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PolicyDenied, ValidationFailed, advice
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from pursuit.config.configuration import Configuration
-    from pursuit.config.trust import Workspace
+    from pursuit.config.trust import TrustedFolder
     from pursuit.runtime import Runtime
     from pursuit.service import Service
 
@@ -52,8 +53,28 @@ class Interrupted(Exception):
         self.number = number
 
 
+@dataclass(frozen=True, slots=True)
+class TrustedSetup:
+    """The configuration and the ledger of one invocation, after the person trusts what they start."""
+
+    configuration: Configuration
+    ledger: Path
+
+    def runtime(self, mode: str | None = None, *, only: str | None = None) -> Runtime:
+        """A runtime, not yet open, with the configured servers; `mode` overrides the policy's mode.
+
+        With `only` it has no other mission than that one.
+        """
+        from pursuit.policy.rules import parse_mode
+
+        return _runtime(self.ledger, self.configuration, mode=None if mode is None else parse_mode(mode), only=only)
+
+
 class Context:
-    """One invocation of `pursuit`: its shared options, its output and, for a coroutine command, its open runtime."""
+    """One invocation of `pursuit`: its shared options, its output and, for a coroutine command, its open runtime.
+
+    The configuration is found and read once, the ledger is located once, and trust is checked once, at first use.
+    """
 
     runtime: Runtime
 
@@ -62,7 +83,8 @@ class Context:
         self.config = config
         self.state = state
         self.json = json
-        self._new: list[Workspace] = []
+        self._new: list[TrustedFolder] = []
+        self._trusted: TrustedSetup | None = None
 
     @cached_property
     def screen(self) -> Screen:
@@ -83,6 +105,7 @@ class Context:
         options = [part for name, value in given if value is not None for part in (name, str(value))]
         return shlex.join(["pursuit", verb, *words, *options])
 
+    @cached_property
     def configuration_path(self) -> Path | None:
         """The configuration file, given or found; one that was given must exist."""
         from pursuit.config.configuration import find_configuration
@@ -94,31 +117,41 @@ class Context:
             raise InvalidArgument(f"--config {self.config}: {reason}", field="--config")
         return self.config.resolve()
 
+    @cached_property
     def configuration(self) -> Configuration:
         """The configuration; an empty one if there is no file."""
         from pursuit.config.configuration import Configuration, load_configuration
 
-        path = self.configuration_path()
+        path = self.configuration_path
         return Configuration() if path is None else load_configuration(path)
 
-    def trusted_configuration(self, *more: Workspace) -> Configuration:
+    def trusted_configuration(self, *more: TrustedFolder) -> Configuration:
         """The configuration, after the person trusts what it and `more` start; see `require_trust`."""
         from pursuit.config.trust import of_configuration
 
-        configuration = self.configuration()
-        own = of_configuration(configuration)
+        own = of_configuration(self.configuration)
         self.require_trust(*([] if own is None else [own]), *more)
-        return configuration
+        return self.configuration
 
-    def trust_here(self, *more: Workspace, schedules: bool = False) -> None:
-        """Asks about everything that may be started here: by the configuration, by the ledger, and by `more`."""
-        from pursuit.config.trust import new_state, of_schedules, of_state
+    def trust_here(self, *more: TrustedFolder, schedules: bool = False) -> TrustedSetup:
+        """Asks about everything that may be started here: by the configuration, by the ledger, and by `more`.
 
-        ledger = self.ledger_path()
-        scheduled = of_schedules(self.configuration()) if schedules else []
-        self.trusted_configuration(of_state(ledger), *scheduled, *more)
-        if not ledger.exists():
-            self._trust_new(new_state(ledger))
+        A later call in the same invocation asks only about its `more`.
+        """
+        from pursuit.config.trust import new_state, of_schedules, of_state, open_to_globs
+
+        if self._trusted is None:
+            ledger = self.ledger_path
+            scheduled = of_schedules(self.configuration) if schedules else []
+            configuration = self.trusted_configuration(of_state(ledger), *scheduled, *more)
+            for warning in open_to_globs(configuration, ledger):
+                self.screen.note(f"warning: {warning}")
+            if not ledger.exists():
+                self._trust_new(new_state(ledger))
+            self._trusted = TrustedSetup(configuration, ledger)
+        elif more:
+            self.require_trust(*more)
+        return self._trusted
 
     def trust_credentials(self, path: Path) -> None:
         """Asks about a file with tokens or sessions that came with a folder; a new one is this user's own."""
@@ -129,7 +162,7 @@ class Context:
         else:
             self._trust_new(of_credentials(path))
 
-    def _trust_new(self, workspace: Workspace) -> None:
+    def _trust_new(self, workspace: TrustedFolder) -> None:
         """Trusts what this command is about to make, all of it each time: `record` drops what is not there yet."""
         from pursuit.config.trust import record
 
@@ -139,7 +172,7 @@ class Context:
         except ValidationFailed as failed:  # the next command asks about it
             self.screen.note(f"warning: {failed.message}")
 
-    def require_trust(self, *workspaces: Workspace) -> None:
+    def require_trust(self, *workspaces: TrustedFolder) -> None:
         """Asks the person at the terminal about what is not trusted yet, once; raises `NotTrusted` without a yes."""
         from pursuit.config.trust import group_writable, not_trusted, record, trusts_everything, untrusted
 
@@ -150,9 +183,10 @@ class Context:
         if not missing:
             return
         refusal = not_trusted(missing)
+        self.refuse_agents(always=True)
         if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise refusal
-        self.screen.note("This starts, with your rights:")
+        self.screen.note("This starts, with your rights, or decides what may be done:")
         for row in refusal.details["starts"]:
             self.screen.note(f"  {row}")
         if not typer.confirm("Do you trust it?", default=False, err=True):
@@ -160,11 +194,25 @@ class Context:
         paths = {one.path for one in missing}
         record(one for one in workspaces if one.path in paths)
 
+    def refuse_agents(self, *, always: bool = False) -> None:
+        """Refuses what an agent started: on the ledger that holds its mission, or `always`."""
+        from pursuit.processes.tree import agents_above
+
+        above = agents_above()
+
+        async def held(runtime: Runtime) -> bool:
+            return any([await runtime.service.ledger.row(one) is not None for one in above])
+
+        if above and (always or (self.ledger_path.exists() and self.look(held))):
+            why = f"this runs below the agent of {above[0]}, which may not act as the operator; use your own shell"
+            raise PolicyDenied(why, session_id=above[0])
+
+    @cached_property
     def ledger_path(self) -> Path:
         """The ledger's file, whether it exists or not."""
         from pursuit.config.files import locate_state
 
-        path = locate_state(self.state, None if self.state is not None else self.configuration_path())
+        path = locate_state(self.state, None if self.state is not None else self.configuration_path)
         try:
             folder = stat.S_ISDIR(path.stat().st_mode)
         except FileNotFoundError:
@@ -178,14 +226,14 @@ class Context:
 
     def existing_ledger(self) -> Path:
         """The ledger's file; raises `NoLedger` if there is none."""
-        path = self.ledger_path()
+        path = self.ledger_path
         if not path.exists():
-            raise NoLedger(f"there is no ledger at {path} yet; `pursuit run FILE` starts a mission and makes it")
+            raise NoLedger(f"there is no ledger at {path} yet; `{advice('pursuit run {}', 'FILE')}` makes one")
         return path
 
     def folder_beside_ledger(self, name: str) -> Path:
         """A private folder beside the ledger, created if needed; nothing is created where no ledger can be."""
-        ledger = self.ledger_path().absolute()
+        ledger = self.ledger_path.absolute()
         if ledger.exists():
             self.look(_nothing)  # fails if the file is not a ledger
         folder = ledger.parent / name
@@ -204,7 +252,7 @@ class Context:
 
     def check_output(self, output: Path, *, force: bool) -> None:
         """Refuses to replace an existing file without `--force`, and a file of the ledger in any case."""
-        ledger = self.ledger_path()
+        ledger = self.ledger_path
         reason: str | None = None
         try:
             if _belongs_to_ledger(ledger, output):
@@ -217,19 +265,6 @@ class Context:
             reason = f"{output} cannot be written: {getattr(error, 'strerror', None) or error}"
         if reason is not None:
             raise ValidationFailed([Fault(field="--output", reason=reason)])
-
-    def driving(self, mode: str | None = None, *, only: str | None = None) -> Runtime:
-        """A runtime, not yet open, with the configured servers; `mode` overrides the policy's mode.
-
-        With `only` it has no other mission than that one, whose ledger must exist.
-        """
-        from pursuit.config.configuration import Configuration
-        from pursuit.policy.rules import parse_mode
-
-        path = self.configuration_path()
-        state = self.ledger_path() if only is None else self.existing_ledger()
-        config = Configuration() if path is None else path
-        return _runtime(state, config, mode=None if mode is None else parse_mode(mode), only=only)
 
     def look(self, verb: Callable[[Runtime], Awaitable[T]]) -> T:
         """Runs a verb over the existing ledger. It needs no server, so a broken configuration does not matter."""
@@ -246,18 +281,18 @@ class Context:
         collect_garbage()
         return anyio.run(work)
 
-    def drive(self, verb: Callable[[Runtime], Awaitable[T]], mode: str | None = None) -> T:
-        """Runs a verb with the configured servers, after the person trusts what they start; see `conduct`."""
-        self.trust_here()
+    def drive(self, verb: Callable[[Runtime], Awaitable[T]], mode: str | None = None, *more: TrustedFolder) -> T:
+        """Runs a verb with the configured servers, after the person trusts what is started; see `conduct`."""
+        trusted = self.trust_here(*more)
 
         async def work() -> T:
-            async with self.driving(mode) as runtime:
+            async with trusted.runtime(mode) as runtime:
                 return await verb(runtime)
 
         return conduct(work)
 
 
-def _runtime(state: Path, config: Path | Configuration, **more: Any) -> Runtime:
+def _runtime(state: Path, config: Configuration, **more: Any) -> Runtime:
     from pursuit.runtime import Runtime
     from pursuit.service.audit import Caller, user_name
 
@@ -388,16 +423,19 @@ async def _whole_ids(runtime: Runtime, given: dict[str, Any]) -> dict[str, Any]:
 class WithContext:
     """A function as typer calls it: with the shared options, and a `Context` as its first argument.
 
+    An `CommandAnswer` that it returns is printed; a number is the exit code.
+
     The id of a mission, a task or an attempt may be shortened; the function gets the whole one.
     Options before the subcommand count, too; those after it win. A coroutine function runs with `context.runtime`
     open over the existing ledger, as `Context.look` opens it. The signature is computed when typer asks for it: that
     takes 0.2 ms for each of fifty commands, and most runs need one.
     """
 
-    def __init__(self, function: Callable[..., Any], *, json_lines: bool = False) -> None:
+    def __init__(self, function: Callable[..., Any], *, json_lines: bool = False, reads: bool = False) -> None:
         self.__name__, self.__doc__ = function.__name__, function.__doc__
         self.__annotations__ = {}  # typer wants the attribute; it reads the types from the signature
         self._function = function
+        self._reads = reads
         self._json_option = _JsonLinesOption if json_lines else _JsonOption
 
     def __call__(self, ctx: typer.Context, *, config: Path | None, state: str | None, json: bool, **given: Any) -> Any:
@@ -405,16 +443,20 @@ class WithContext:
         if isinstance(before := ctx.obj, Context):
             config, state, json = config or before.config, state or before.state, json or before.json
         ctx.obj = context = Context(ctx, config=config, state=state, json=json)
+        if not self._reads and ctx.invoked_subcommand is None:  # else that command decides
+            context.refuse_agents()
         if not inspect.iscoroutinefunction(self._function):
             if any(_is_short(name, given.get(name)) for name in _IDS):
                 given = context.look(lambda runtime: _whole_ids(runtime, given))
-            return self._function(context, **given)
+            answer = self._function(context, **given)
+        else:
 
-        async def opened(runtime: Runtime) -> Any:
-            context.runtime = runtime
-            return await self._function(context, **await _whole_ids(runtime, given))
+            async def opened(runtime: Runtime) -> Any:
+                context.runtime = runtime
+                return await self._function(context, **await _whole_ids(runtime, given))
 
-        return context.look(opened)
+            answer = context.look(opened)
+        return context.screen.render(answer) if isinstance(answer, CommandAnswer) else answer
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
@@ -442,12 +484,12 @@ def _no_action(_context: Context) -> None:
 
 
 def command(
-    app: typer.Typer, name: str | None = None, *, json_lines: bool = False, **settings: Any
+    app: typer.Typer, name: str | None = None, *, json_lines: bool = False, reads: bool = False, **settings: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds a function to an app as a command with the shared options; `settings` are those of `Typer.command`."""
+    """Adds a function to an app as a command; an agent may run those that only read. `settings` are typer's."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        app.command(name, **settings)(WithContext(function, json_lines=json_lines))
+        app.command(name, **settings)(WithContext(function, json_lines=json_lines, reads=reads))
         return function
 
     return add

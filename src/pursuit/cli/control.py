@@ -7,16 +7,17 @@ approval is answered only by the person at the keyboard or by one of these comma
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pursuit.cli.console import ENDED, Screen, clean
+from pursuit.cli.console import ENDED, CommandAnswer, Hint, Screen, clean, facts_of
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import MissionId, ReasonOption, mission_ids
 
 if TYPE_CHECKING:
+    from pursuit.core.approvals import Approval
     from pursuit.core.events import Permission
     from pursuit.core.state import MissionState
 
@@ -39,21 +40,21 @@ app = typer.Typer()
 
 
 @command(app)
-async def pause(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> None:
+async def pause(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> CommandAnswer:
     """Pause a mission where it is; `pursuit resume` continues at the same call."""
-    _show_state(context, mission_id, await context.service.pause(mission_id, reason=reason))
+    return _state(context, mission_id, await context.service.pause(mission_id, reason=reason))
 
 
 @command(app)
-async def abort(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> None:
+async def abort(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> CommandAnswer:
     """End a mission as terminated, even in the middle of a call."""
-    _show_state(context, mission_id, await context.service.abort(mission_id, reason=reason))
+    return _state(context, mission_id, await context.service.abort(mission_id, reason=reason))
 
 
 @command(app)
-async def complete(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> None:
+async def complete(context: Context, *, mission_id: MissionId, reason: ReasonOption = None) -> CommandAnswer:
     """End a mission as completed, by the operator's decision."""
-    _show_state(context, mission_id, await context.service.complete(mission_id, reason=reason))
+    return _state(context, mission_id, await context.service.complete(mission_id, reason=reason))
 
 
 @command(app, epilog="Example:  pursuit extend ID --max-iterations 400,  then  pursuit resume ID")
@@ -66,7 +67,7 @@ async def extend(
     max_wall_clock_seconds: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", max=MAX_CAP, help="Tokens.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option(metavar="X", help="Cost in US dollars.")] = None,
-) -> None:
+) -> CommandAnswer:
     """Raise the caps of a mission's budget. Give the new cap, not the increase; -1 removes it."""
     given = {
         "max_iterations": max_iterations,
@@ -83,25 +84,21 @@ async def extend(
         state = await context.service.extend(mission_id, caps)
     except SessionTerminal:
         raise show.has_ended(context, mission_id, await context.service.state(mission_id)) from None
-    _show_state(context, mission_id, state)
+    return _state(context, mission_id, state)
 
 
-def _show_state(context: Context, mission_id: str, state: MissionState) -> None:
+def _state(context: Context, mission_id: str, state: MissionState) -> CommandAnswer:
     from pursuit.cli import show
     from pursuit.service.queries import status_of
 
-    screen = context.screen
     status = status_of(mission_id, state)
-    screen.answer(status)
-    screen.fact("mission", mission_id)
-    screen.fact("status", status["status"])
-    if text := show.why(status):
-        screen.fact("why", text)
+    facts = {"mission": mission_id, "status": status["status"], "why": show.why(status)}
     ended = status["status"] in ENDED
-    screen.hint(f"next: {context.command('report', mission_id) if ended else show.continue_command(context, status)}")
+    step = context.command("report", mission_id) if ended else show.continue_command(context, status)
+    return CommandAnswer(status, facts_of({key: text for key, text in facts.items() if text}), Hint(f"next: {step}"))
 
 
-@command(app, epilog="Example:  pursuit approvals show ID,  the arguments of one question whole")
+@command(app, epilog="Example:  pursuit approvals show ID,  the arguments of one question whole", reads=True)
 async def approvals(
     context: Context,
     *,
@@ -112,34 +109,35 @@ async def approvals(
     reveal: Annotated[bool, typer.Option("--reveal", help="With show: secrets, too; it is in the audit.")] = False,
 ) -> None:
     """Show the calls that wait for your approval, or with `show ID` the arguments of one whole."""
+    from pursuit.core.report import iso
     from pursuit.errors import InvalidArgument
     from pursuit.reports.wording import moment
     from pursuit.service.approvals import Approvals
-    from pursuit.service.queries import find_id
+    from pursuit.service.queries import approval_row, find_id
 
     screen, approvals, given = context.screen, Approvals(context.service), words or []
     if given[:1] == ["show"] and len(given) == len(("show", "ID")):
-        row = await approvals.show(await approvals.find(given[1]), reveal=reveal)
-        screen.answer(row)
-        show_whole(screen, row)
+        shown = await approvals.show(await approvals.find(given[1]), reveal=reveal)
+        screen.answer(approval_row(shown))
+        show_whole(screen, shown)
         return
     if len(given) > 1 or reveal or given == ["show"]:
         raise InvalidArgument("give one MISSION, or show and the ID of one question; --reveal goes with show")
-    rows = await approvals.open(await find_id(context.service.ledger, "mission", given[0]) if given else None)
-    if screen.answer({"approvals": rows}):
+    found = await approvals.open(await find_id(context.service.ledger, "mission", given[0]) if given else None)
+    if screen.answer({"approvals": [approval_row(one) for one in found]}):
         return
-    for row in rows:
-        screen.fact("question", row["approval_id"])
-        screen.fact(_asker(row), row["session_id"])
-        for line in str(row["description"]).splitlines():
+    for one in found:
+        screen.fact("question", one.approval_id)
+        screen.fact(one.asker, one.stream)
+        for line in one.description.splitlines():
             screen.plain(f"  {line}")
-        if row.get("cut"):
-            screen.fact("cut", f"see it whole first: {context.command('approvals', 'show', row['approval_id'])}")
-        if people := people_words(row):
+        if one.cut:
+            screen.fact("cut", f"see it whole first: {context.command('approvals', 'show', one.approval_id)}")
+        if people := people_words(one):
             screen.fact("yes", people)
-        screen.fact("expires", moment(row["expires_at"]))
-    if rows:
-        several = " (or --all)" if len(rows) > 1 else ""
+        screen.fact("expires", moment(iso(one.until)))
+    if found:
+        several = " (or --all)" if len(found) > 1 else ""
         screen.hint(f"answer with: {context.command('approve', 'ID')}{several}  or  {context.command('deny', 'ID')}")
     else:
         screen.hint("nothing waits for an answer")
@@ -171,7 +169,7 @@ async def approve(
 
     if width not in WIDTHS:
         raise ValidationFailed([Fault(field="--for", reason=f"{width!r} is not one of {', '.join(WIDTHS)}")])
-    require_channel("terminal", context.configuration().channels)
+    require_channel("terminal", context.configuration.channels)
     wanted = await _questions(context, approval_ids, mission_id, every=every)
     return await _answer(context, wanted, width, reason, named=bool(approval_ids), unseen=unseen)
 
@@ -202,7 +200,7 @@ async def _questions(
     approvals = Approvals(context.service)
     if approval_ids:
         return list(dict.fromkeys([await approvals.find(word) for word in approval_ids]))
-    return [row["approval_id"] for row in await approvals.open(mission_id)]
+    return [one.approval_id for one in await approvals.open(mission_id)]
 
 
 async def _answer(
@@ -210,54 +208,56 @@ async def _answer(
 ) -> int:
     """Answers each question; one that cannot be answered does not keep the others from their answer."""
     from pursuit.errors import Conflict, PursuitError
-    from pursuit.service.approvals import Approvals
+    from pursuit.service.approvals import Answered, Approvals
 
     screen, approvals = context.screen, Approvals(context.service)
-    rows: list[dict[str, Any]] = []
+    answered: list[Answered] = []
     refused: list[PursuitError] = []
     for approval_id in wanted:
         try:
-            rows.append(await approvals.answer(approval_id, answer, reason=reason, unseen=unseen))
+            answered.append(await approvals.answer(approval_id, answer, reason=reason, unseen=unseen))
         except PursuitError as error:
             # Not named by its id: a wider answer, or another person, was faster.
             if named or not isinstance(error, Conflict):
                 refused.append(error)
     if len(wanted) == 1 and refused:
         raise refused[0]
+    rows = [one.row() for one in answered]
     several = {"approvals": rows, **({"refused": [one.as_dict() for one in refused]} if refused else {})}
     screen.answer(rows[0] if named and len(wanted) == 1 else several)
-    for row in rows:
-        screen.fact("denied" if answer == "denied" else "approved", row["tool"])
-        screen.fact(_asker(row), row["session_id"])
-        if answer != "denied" and (people := people_words(row)):
+    asked = [one.approval for one in answered]
+    for one in asked:
+        screen.fact("denied" if answer == "denied" else "approved", one.tool)
+        screen.fact(one.asker, one.stream)
+        if answer != "denied" and (people := people_words(one)):
             screen.fact("yes", people)
     if not screen.json:
         for error in refused:
             screen.note(f"error: {error.message}")
     if not wanted:
         screen.hint("nothing waits for an answer")
-    for mission_id in dict.fromkeys(row["session_id"] for row in rows if _asker(row) == "mission"):
+    for mission_id in dict.fromkeys(one.stream for one in asked if one.asker == "mission"):
         screen.hint(f"if no process waits for the answer, continue with: {context.command('resume', mission_id)}")
-    if answer != "denied" and any(_asker(row) == "gateway" for row in rows):
+    if answer != "denied" and any(one.asker == "gateway" for one in asked):
         screen.hint("the client may make the call again now")
     return USAGE if refused else 0
 
 
-def people_words(row: Mapping[str, Any]) -> str | None:
+def people_words(asked: Approval) -> str | None:
     """How many of the people that are required have said yes, such as "1 of 2 (ann)"; None if it is one."""
-    if "required" not in row:
+    if asked.require == 1:
         return None
-    said = row["approved_by"]
-    return f"{len(said)} of {row['required']}" + (f" ({', '.join(map(clean, said))})" if said else "")
+    said = asked.approved_by
+    return f"{len(said)} of {asked.require}" + (f" ({', '.join(map(clean, said))})" if said else "")
 
 
-def show_whole(screen: Screen, row: Mapping[str, Any]) -> None:
+def show_whole(screen: Screen, shown: Approval) -> None:
     """Prints a question with its arguments whole; a text of several lines keeps them, each behind a bar."""
     import json
 
-    first, *_, last = str(row["description"]).splitlines()
+    first, *_, last = shown.description.splitlines()
     screen.plain(clean(first))
-    for name, value in row["args"].items():
+    for name, value in shown.args.items():
         if isinstance(value, str) and "\n" in value:
             screen.plain(f"  {clean(name)}:")
             for line in value.split("\n"):
@@ -267,16 +267,12 @@ def show_whole(screen: Screen, row: Mapping[str, Any]) -> None:
     screen.plain(clean(last))
 
 
-def _asker(row: Mapping[str, Any]) -> str:
-    return "gateway" if str(row["session_id"]).startswith("gateway-") else "mission"
-
-
 _ANSWERS: dict[str, Permission] = {"y": "once", "a": "arguments", "m": "mission", "n": "denied"}
 _LONGEST_LINE = 4096
 
 
 async def ask_at_terminal(
-    screen: Screen, row: Mapping[str, Any], show: Callable[[], Awaitable[Mapping[str, Any]]]
+    screen: Screen, asked: Approval, show: Callable[[], Awaitable[Approval]]
 ) -> Permission | None:
     """Asks the person at the terminal; None leaves the question open. `show` returns the question whole.
 
@@ -287,11 +283,11 @@ async def ask_at_terminal(
     import anyio
 
     screen.plain("")
-    for line in str(row["description"]).splitlines():
+    for line in asked.description.splitlines():
         screen.plain(clean(line))
-    if people := people_words(row):
+    if people := people_words(asked):
         screen.plain(f"{people} said yes")
-    cut = bool(row.get("cut"))
+    cut = asked.cut
     if cut:
         screen.plain("(the arguments are cut: [s]how them whole before a yes)")
     while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import termios
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from pursuit.cli import show
-from pursuit.cli.console import ENDED, EXIT, Screen, clean, line, model_usage
+from pursuit.cli.console import ENDED, EXIT, CommandAnswer, Fact, Hint, Note, Part, clean, line
 from pursuit.cli.context import Context, Interrupted, conduct
 from pursuit.cli.control import ask_at_terminal, people_words
 from pursuit.cli.errors import root_cause
@@ -27,10 +27,12 @@ from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
 from pursuit.config.files import live_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file
-from pursuit.config.trust import of_mission
+from pursuit.config.trust import TrustedFolder, of_mission
+from pursuit.core.approvals import Approval
 from pursuit.core.budgets import most_requests
+from pursuit.core.caps import BY_REASON
 from pursuit.core.events import Permission
-from pursuit.core.mission import CAPS, Proposal
+from pursuit.core.mission import Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.opening import address_of
 from pursuit.policy.rules import parse_mode
@@ -58,19 +60,19 @@ class Drive:
 
     def run(self, file: Path) -> int:
         """Starts the mission in a file and runs it until it ends or waits."""
-        loaded = self._load(file)
+        loaded = load_mission_file(file)
 
         async def work(runtime: Runtime) -> int:
             return await self._pursue(runtime, await self.accept(runtime, loaded))
 
-        return self.conduct(work)
+        return self.conduct(work, of_mission(loaded))
 
     def start(self, file: Path, *, detach: bool = False) -> int:
         """Starts the mission in a file and does not run it here; workers run it, if the ledger has any.
 
         With `detach` a ledger without workers is refused.
         """
-        loaded = self._load(file)
+        loaded = load_mission_file(file)
         if detach:
             require_shared(self.context)
 
@@ -79,53 +81,53 @@ class Drive:
             placed = await runtime.service.place(mission_id)
             status = await runtime.service.status(mission_id)
             keys = ("session_id", "status", "warnings", *(["placement"] if "placement" in status else []))
-            if not self.screen.answer({key: status[key] for key in keys}):
-                self.screen.plain(mission_id)
-                if placed:
-                    self._show_placed(mission_id, status)
-                else:
-                    self.screen.next_step(f"run it with: {show.continue_command(self.context, status)}")
-            return 0
+            run = Hint(f"run it with: {show.continue_command(self.context, status)}")
+            parts = self._placed(mission_id, status) if placed else (run,)
+            return self.screen.render(CommandAnswer({key: status[key] for key in keys}, mission_id, *parts))
 
-        return self.conduct(work)
+        return self.conduct(work, of_mission(loaded))
 
-    def resume(self, mission_id: str) -> int:
+    def resume(self, mission_id: str, model: str | None = None) -> int:
         """Continues one mission until it ends or waits, in the policy mode that it was started with."""
         self._keep_mode(mission_id)
 
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
+            if model is not None:
+                await runtime.service.resume(mission_id, model=model)
             return await self._pursue(runtime, mission_id)
 
         return self.conduct(work)
 
-    def hand_over(self, mission_id: str) -> int:
+    def hand_over(self, mission_id: str, model: str | None = None) -> int:
         """Continues a mission that is pending, interrupted, paused or failed, by workers."""
         require_shared(self.context)
         self._keep_mode(mission_id)
 
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
+            if model is not None:
+                await runtime.service.resume(mission_id, model=model)
             await runtime.service.hand_over(mission_id, resume=True, mode=self._mode)
             status = await runtime.service.status(mission_id)
-            if not self.screen.answer(status):
-                self.screen.plain(mission_id)
-                self._show_placed(mission_id, status)
-            return 0
+            return self.screen.render(CommandAnswer(status, mission_id, *self._placed(mission_id, status)))
 
         return self.conduct(work)
 
-    def _show_placed(self, mission_id: str, status: Mapping[str, Any]) -> None:
-        self.screen.note(status.get("placement", f"workers drive it: {self.context.command('workers')}"))
-        self.screen.next_step(f"follow it with: {self.context.command('watch', mission_id)}")
+    def _placed(self, mission_id: str, status: Mapping[str, Any]) -> tuple[Part, ...]:
+        drives = Note(status.get("placement", f"workers drive it: {self.context.command('workers')}"))
+        return drives, Hint(f"follow it with: {self.context.command('watch', mission_id)}")
 
     def resume_all(self) -> int:
         """Continues every interrupted mission, several at a time, each in the policy mode that it was started with."""
         modes = self.context.look(_interrupted_modes)
+        if not modes:
+            return self.screen.render(CommandAnswer({"missions": []}, Hint("no mission was interrupted")))
+        trusted = self.context.trust_here()
         rows: dict[str, dict[str, Any]] = {}
 
         async def together(mode: str | None, names: Sequence[str]) -> None:
-            async with self.context.driving(mode) as runtime:
+            async with trusted.runtime(mode) as runtime:
                 await self._pursue_several(runtime, names, rows)
 
         async def work() -> int:
@@ -135,11 +137,9 @@ class Drive:
                     if self._mode is None and mode is not None:
                         self._say_mode(mode, *names)
                     tasks.start_soon(together, self._mode or mode, names)
-            self.screen.answer({"missions": [rows[name] for name in modes]})
-            if not modes:
-                self.screen.hint("no mission was interrupted")
             codes = {_exit_code(row) for row in rows.values()}
-            return next(code for code in _WORST_FIRST if code in {*codes, 0})
+            worst = next(code for code in _WORST_FIRST if code in codes)
+            return self.screen.render(CommandAnswer({"missions": [rows[name] for name in modes]}, code=worst))
 
         return self._stoppable(lambda: conduct(work))
 
@@ -158,20 +158,13 @@ class Drive:
 
         return self.conduct(work)
 
-    def _load(self, file: Path) -> MissionFile:
-        """Reads the mission file, and checks where the ledger is, before a ledger is created."""
-        self.context.ledger_path()
-        loaded = load_mission_file(file)
-        self.context.trust_here(of_mission(loaded))
-        return loaded
-
     def _keep_mode(self, mission_id: str) -> None:
         """Takes the policy mode that the operator chose for the mission, unless this command names one.
 
         Raises `SessionTerminal` with the way on if the mission has ended.
         """
         state = self.context.look(lambda runtime: runtime.service.state(mission_id))
-        if state.terminal and state.closed:
+        if state.terminal and state.closed and not state.can_go_on:
             raise show.has_ended(self.context, mission_id, state)
         if self._mode is None and state.mode is not None:
             self._mode = state.mode
@@ -181,9 +174,9 @@ class Drive:
         which = f"{', '.join(names)}: " if names else ""
         self.screen.note(f"{which}policy mode {mode}, as the mission was started; --mode changes it")
 
-    def conduct(self, work: Callable[[Runtime], Awaitable[int]]) -> int:
+    def conduct(self, work: Callable[[Runtime], Awaitable[int]], *starts: TrustedFolder) -> int:
         """Runs the work with a runtime and returns its exit code, or that of the signal which stopped it."""
-        return self._stoppable(lambda: self.context.drive(work, self._mode))
+        return self._stoppable(lambda: self.context.drive(work, self._mode, *starts))
 
     def _stoppable(self, work: Callable[[], int]) -> int:
         try:
@@ -198,9 +191,9 @@ class Drive:
     async def accept(
         self, runtime: Runtime, file: MissionFile, session_id: str | None = None, *, for_workers: bool = False
     ) -> str:
-        """Starts the mission of a file, with this id or a new one, and prints its warnings."""
+        """Starts the mission of a file that the person trusts, with this id or a new one, and prints its warnings."""
         with self.screen.busy("asking the servers for their tools"):
-            started = await runtime.start_file(file, session_id=session_id, for_workers=for_workers)
+            started = await runtime.start_file(file, session_id=session_id, for_workers=for_workers, trusted=True)
         self._begun.append(started.session_id)
         for warning in started.warnings:
             self.screen.note(f"warning: {warning}")
@@ -224,7 +217,7 @@ class Drive:
         return await self._finish(runtime, mission_id, {})
 
     def _live(self) -> Path:
-        return live_folder(self.context.ledger_path())
+        return live_folder(self.context.ledger_path)
 
     async def _drive(self, runtime: Runtime, mission_id: str) -> None:
         async with progress(self.screen, self._live()) as see:
@@ -235,10 +228,10 @@ class Drive:
         approvals, service = Approvals(runtime.service), runtime.service
         asked = False
         if self.screen.rich and sys.stdin.isatty() and "terminal" in service.channels:
-            rows = await approvals.open(mission_id)
-            asked = bool(rows)
-            for row in rows:
-                asked = asked and await self._ask(approvals, row)
+            waiting = await approvals.open(mission_id)
+            asked = bool(waiting)
+            for one in waiting:
+                asked = asked and await self._ask(approvals, one)
         state = await service.state(mission_id)
         if self._wait and state.waiting_for in ("approval", "budget"):
             if await approvals.open(mission_id) or state.waiting_for == "budget":
@@ -248,10 +241,10 @@ class Drive:
             return (asked or self._wait) and not await approvals.open(mission_id)
         return (asked or self._wait) and state.status == "running"
 
-    async def _ask(self, approvals: Approvals, row: Mapping[str, Any]) -> bool:
+    async def _ask(self, approvals: Approvals, asked: Approval) -> bool:
         """Asks the person at the terminal, until the question is answered elsewhere; returns whether it is answered."""
         answer: Permission | None = None
-        mission_id, approval_id = row["session_id"], row["approval_id"]
+        mission_id, approval_id = asked.stream, asked.approval_id
         withdrawn = False
 
         async def withdraw() -> None:
@@ -262,7 +255,7 @@ class Drive:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(withdraw)
-            answer = await ask_at_terminal(self.screen, row, lambda: approvals.show(approval_id, mission_id=mission_id))
+            answer = await ask_at_terminal(self.screen, asked, lambda: approvals.show(approval_id, stream=mission_id))
             tasks.cancel_scope.cancel()
         if withdrawn:
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # half an answer to a question that is gone
@@ -271,11 +264,11 @@ class Drive:
         if answer is None:
             return False
         try:
-            row = await approvals.answer(approval_id, answer)
+            answered = await approvals.answer(approval_id, answer)
         except Conflict as taken:  # at the same moment, or a second yes where another person must agree
             self.screen.note(taken.message)
         else:
-            if answer != "denied" and (people := people_words(row)):
+            if answer != "denied" and (people := people_words(answered.approval)):
                 self.screen.note(f"{people} said yes")
         return True
 
@@ -318,17 +311,17 @@ class Drive:
         files = await self._files(runtime, status)
         attempt = await ended_attempt(runtime, status)
         found = {} if attempt is None else {"attempt": attempt.as_dict()}
-        if not self.screen.answer({**status, **more, **found, **({"report_files": files} if files else {})}):
-            show.mission(self.screen, status)
-            if attempt is not None:
-                attempt.show(self.screen)
-            if files:
-                self.screen.fact("report", files["html"])
-            ended = attempt is None and status["status"] == "terminated"
-            way = show.way_on_from(self.context, mission_id, await runtime.service.state(mission_id)) if ended else None
-            step = self.next_step(status) if attempt is None else attempt.next_step(self.context)
-            self.screen.next_step("; ".join(filter(None, (way, step))))
-        return EXIT.get(status["status"], 0)
+        parts: list[Part] = [show.mission_parts(self.context, status)]
+        if attempt is not None:
+            parts.append(attempt.parts())
+        if files:
+            parts.append(Fact("report", files["html"]))
+        ended = attempt is None and status["status"] == "terminated"
+        way = show.way_on_from(self.context, mission_id, await runtime.service.state(mission_id)) if ended else None
+        step = self.next_step(status) if attempt is None else attempt.next_step(self.context)
+        parts.append(Hint("; ".join(filter(None, (way, step)))))
+        data = {**status, **more, **found, **({"report_files": files} if files else {})}
+        return self.screen.render(CommandAnswer(data, *parts, code=EXIT.get(status["status"], 0)))
 
     async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
         """Writes the files of the final report; if that fails, a note says so and nothing else changes."""
@@ -358,8 +351,7 @@ class Drive:
                 then = "it goes on here" if self._wait else say("resume", mission_id)
                 return f"it asks first: {answers or say('approvals', mission_id)}{rest}, or deny it; then {then}"
             case (_, "budget"):
-                cap = next(name for name in CAPS if name.startswith(status["waiting_detail"]))
-                more = say("extend", mission_id, f"--{cap.replace('_', '-')}", "N")
+                more = say("extend", mission_id, BY_REASON[status["waiting_detail"]].option, "N")
                 then = "it goes on here" if self._wait else show.continue_command(self.context, status)
                 return f"raise a cap: {more}, then {then}"
             case _:
@@ -370,17 +362,13 @@ class Drive:
         return self.context.command("resume", *words)
 
     def _interrupted(self, number: int) -> int:
-        name = signal.Signals(number).name
-        if self.screen.json:
-            begun = list(dict.fromkeys(self._begun))
-            document = {"interrupted": name, "resume": self._resume_command() if begun else None}
-            self.screen.document({**({"session_id": begun[0]} if len(begun) == 1 else {"missions": begun}), **document})
-        elif self._begun:
-            resume = self._resume_command()
-            self.screen.note(f"stopped by {name}; everything so far is recorded. Continue with: {resume}")
-        else:
-            self.screen.note(f"stopped by {name}; nothing was started")
-        if self._begun and self.context.configuration().notify is not None:
+        name, begun = signal.Signals(number).name, list(dict.fromkeys(self._begun))
+        resume = self._resume_command() if begun else None
+        which = {"session_id": begun[0]} if len(begun) == 1 else {"missions": begun}
+        how = f"everything so far is recorded. Continue with: {resume}" if begun else "nothing was started"
+        data = {**which, "interrupted": name, "resume": resume}
+        self.screen.render(CommandAnswer(data, Note(f"stopped by {name}; {how}")))
+        if self._begun and self.context.configuration.notify is not None:
             with suppress(Interrupted, PursuitError):
                 self.context.drive(self._notify)
         return 128 + number
@@ -393,7 +381,7 @@ class Drive:
 
 def require_shared(context: Context) -> None:
     """Refuses `--detach` for a ledger that has no workers."""
-    if address_of(context.ledger_path()) is None:
+    if address_of(context.ledger_path) is None:
         why = "--detach leaves a mission to workers, which need a ledger on PostgreSQL: --state postgresql://…"
         raise InvalidArgument(why, field="--detach")
 
@@ -412,8 +400,8 @@ def _exit_code(row: dict[str, Any]) -> int:
     return 0 if error["code"] == Conflict.code else 1
 
 
-def show_plan(context: Context, file: Path, mode: str | None) -> int:
-    """Shows the first proposal and the policy's decisions without a ledger; 1 if nothing can be proposed."""
+def plan_of(context: Context, file: Path, mode: str | None) -> CommandAnswer:
+    """The first proposal and the policy's decisions without a ledger; the exit code is 1 if nothing can be proposed."""
     screen = context.screen
     loaded = load_mission_file(file)
     configuration = context.trusted_configuration(of_mission(loaded))
@@ -422,31 +410,31 @@ def show_plan(context: Context, file: Path, mode: str | None) -> int:
     async def work() -> Mapping[str, Any]:
         chosen = None if mode is None else parse_mode(mode)
         with screen.busy("asking for the first proposal"):
-            async with open_planner(configuration, mode=chosen, servers=loaded.servers) as planner:
+            async with open_planner(configuration, context.ledger_path, mode=chosen, servers=loaded.servers) as planner:
                 return await planner.plan(loaded.mission)
 
     found = conduct(work)
-    if not screen.answer(found):
-        _show_plan(screen, found)
-    return 1 if "failed" in found else 0
+    return CommandAnswer(found, _plan_parts(found), code=1 if "failed" in found else 0)
 
 
-def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
+def _plan_parts(found: Mapping[str, Any]) -> Iterator[Part]:
     if found.get("rationale"):
-        screen.plain(clean(found["rationale"]))
+        yield clean(found["rationale"])
     for call in found["calls"]:
         ruling = (
             f"{_DECISIONS[call['decision']]} ({call['reason']})" if call["reason"] else _DECISIONS[call["decision"]]
         )
-        screen.plain(line(f"{call['name']} {compact(call['args'])}: {ruling}"))
+        yield line(f"{call['name']} {compact(call['args'])}: {ruling}")
     if found.get("script") is not None:
-        screen.plain(clean(found["script"]))
+        yield clean(found["script"])
     for reason in found.get("failed", ()):
-        screen.plain(f"no proposal: {line(reason)}")
+        yield f"no proposal: {line(reason)}"
     if found.get("waiting_for"):
-        screen.plain(f"waits for {found['waiting_for']} before it does anything")
+        yield f"waits for {found['waiting_for']} before it does anything"
     elif not found["calls"] and found.get("script") is None and "failed" not in found:
-        screen.plain("nothing to do in the first iteration")
+        yield "nothing to do in the first iteration"
     for warning in found["warnings"]:
-        screen.note(f"warning: {warning}")
-    screen.hint(f"nothing was run or stored{model_usage(found['used']['tokens'], found['used']['cost_usd'])}")
+        yield Note(f"warning: {warning}")
+    tokens, cost = found["used"]["tokens"], found["used"]["cost_usd"]
+    price = "at an unknown price" if cost is None else f"for ${cost:.4g}"
+    yield Hint("nothing was run or stored" + (f"; asking for it used {tokens} tokens {price}" if tokens else ""))

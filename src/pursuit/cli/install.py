@@ -9,14 +9,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pursuit.cli.console import Screen, clean
+from pursuit.cli.console import CommandAnswer, Fact, Note, Part, Styled, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT, tokens_of
 
@@ -33,6 +33,7 @@ HELP = (
 ENDPOINT = "/mcp"
 HIDDEN = "[token]"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 app = typer.Typer()
 
@@ -173,11 +174,10 @@ def install(
         Path | None,
         typer.Option(metavar="FILE", help="The client's configuration file, if it is not in its usual place."),
     ] = None,
-) -> None:
+) -> CommandAnswer:
     """Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."""
     from pursuit.cli.client_file import Edit, is_shared, plan, read_file, write_file
 
-    screen = context.screen
     known = _checked(client, name=name, project=project, file=file, http=http)
     target = read_file(_target(known, project=project, file=file))
     entry = None
@@ -210,13 +210,13 @@ def install(
     }
     if dry_run:
         answer["diff"] = _diff(target, text)
-    if screen.answer(answer):
-        return
-    _show(screen, known, answer, project=project)
+    notes: list[Note] = []
     if shut:
-        screen.note(f"note: {target.path} holds a token, so only you can read it now; other users could before")
+        held = f"note: {target.path} holds a token, so only you can read it now; other users could before"
+        notes.append(Note(held))
     if new_folder and entry is not None and not project and file is None:
-        screen.note(f"note: {target.path.parent} was not there; is {known.title} installed?")
+        notes.append(Note(f"note: {target.path.parent} was not there; is {known.title} installed?"))
+    return CommandAnswer(answer, _parts(known, answer, project=project), *notes)
 
 
 def _checked(client: str, *, name: str, project: bool, file: Path | None, http: bool) -> Client:
@@ -259,7 +259,7 @@ def _server_command(context: Context, target: ClientFile) -> list[str]:
     from pursuit.config.files import STATE_VARIABLE
     from pursuit.errors import InvalidArgument
 
-    config = context.configuration_path()
+    config = context.configuration_path
     ours = (config, (Path.cwd().resolve() if config is None else config.parent) / JSON_NAME)
     if target.path in ours:
         raise InvalidArgument(
@@ -272,7 +272,7 @@ def _server_command(context: Context, target: ClientFile) -> list[str]:
         words += ["--config", str(config)]
     # With neither, the server looks in the folder where the client starts it, as every command does.
     if config is not None or context.state is not None or os.environ.get(STATE_VARIABLE):
-        ledger = context.ledger_path()
+        ledger = context.ledger_path
         words += ["--state", str(ledger.parent.resolve() / ledger.name)]
     for word in words:
         try:
@@ -291,39 +291,29 @@ def _diff(target: ClientFile, text: str) -> str:
     return "\n".join(lines)
 
 
-def _show(screen: Screen, client: Client, answer: dict[str, Any], *, project: bool) -> None:
+def _parts(client: Client, answer: dict[str, Any], *, project: bool) -> Iterator[Part]:
     if answer["action"] == "unchanged":
         there = "is not in" if answer["entry"] is None else "is already in"
-        screen.plain(f"nothing to do: {answer['name']!r} {there} {answer['file']}")
+        yield f"nothing to do: {answer['name']!r} {there} {answer['file']}"
         return
-    screen.fact("would write" if answer["dry_run"] else "wrote", answer["file"])
+    yield Fact("would write" if answer["dry_run"] else "wrote", answer["file"])
     if answer["dry_run"]:
-        _show_diff(screen, answer["diff"])
+        for line in clean(answer["diff"]).split("\n"):
+            style = "bold" if line.startswith(("+++", "---")) else _DIFF_STYLES.get(line[:1], "")
+            yield Styled((line, style))
         return
     if answer["backup"]:
-        screen.fact("backup", answer["backup"])
+        yield Fact("backup", answer["backup"])
     entry = answer["entry"]
     if entry is None:
-        screen.fact("removed", answer["name"])
-        screen.fact("next", f"{client.title} forgets it when it starts again")
+        yield Fact("removed", answer["name"])
+        yield Fact("next", f"{client.title} forgets it when it starts again")
         return
-    screen.fact(answer["action"], answer["name"])
+    yield Fact(answer["action"], answer["name"])
     if "url" in entry:
-        screen.fact("uses", entry["url"])
+        yield Fact("uses", entry["url"])
     else:
-        screen.fact("runs", shlex.join([entry["command"], *entry["args"]]))
-    screen.fact("next", (project and client.then_project) or client.then)
+        yield Fact("runs", shlex.join([entry["command"], *entry["args"]]))
+    yield Fact("next", (project and client.then_project) or client.then)
     if project:
-        screen.note("note: the entry holds paths of this machine; it does not work for others who share this folder")
-
-
-def _show_diff(screen: Screen, diff: str) -> None:
-    if not screen.rich:
-        screen.plain(clean(diff))
-        return
-    from rich.text import Text
-
-    styles = {"+": "green", "-": "red", "@": "cyan"}
-    for line in clean(diff).splitlines():
-        style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
-        screen.console.print(Text(line, style=style), soft_wrap=True)
+        yield Note("note: the entry holds paths of this machine; it does not work for others who share this folder")

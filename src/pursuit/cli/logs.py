@@ -152,7 +152,8 @@ def operator_words(event: events.OperatorEvent) -> str:
     """What the operator ordered or answered."""
     answered = isinstance(event, events.ApprovalAnswered)
     what = _ANSWERS[event.answer] if answered else _ORDERS.get(type(event), type(event).__name__)
-    by = f"{line(event.by)} ({event.channel})" if answered and event.channel else line(event.by)
+    way = f" ({event.channel})" if answered and event.channel else ""
+    by = line(event.by).removesuffix(way) + way  # a person at the terminal is `root (terminal)` already
     return f"{what} by {by}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
 
 

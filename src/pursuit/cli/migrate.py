@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pursuit.cli.console import CommandAnswer, Fact
 from pursuit.cli.context import Context, WithContext, command
 
 if TYPE_CHECKING:
@@ -27,21 +28,22 @@ def migrate(
     target: Annotated[
         str | None, typer.Option("--to", metavar="LEDGER", help="Where to: a new file, or an empty database.")
     ] = None,
-) -> None:
+) -> CommandAnswer | None:
     """Copy a ledger to another database and prove that the copy has the same root; `up` migrates a schema."""
     if context.click.invoked_subcommand is not None:
-        return
-    from pursuit.errors import Fault, ValidationFailed
+        return None
+    from pursuit.errors import Fault, ValidationFailed, advice
 
     missing = [name for name, value in (("--from", source), ("--to", target)) if value is None]
     if source is None or target is None:
-        reason = "is missing; name both ledgers, or say `pursuit migrate up`"
+        reason = f"is missing; name both ledgers, or say `{advice('pursuit migrate up')}`"
         raise ValidationFailed([Fault(field=name, reason=reason) for name in missing])
     found = _transfer(source, target)
-    if context.screen.answer({"root": found.root, "events": found.events, "streams": found.streams}):
-        return
-    context.screen.fact("copied", f"{found.events} events of {found.streams} streams, {found.blobs} blobs")
-    context.screen.fact("root", found.root)
+    return CommandAnswer(
+        {"root": found.root, "events": found.events, "streams": found.streams},
+        Fact("copied", f"{found.events} events of {found.streams} streams, {found.blobs} blobs"),
+        Fact("root", found.root),
+    )
 
 
 def _transfer(source: str, target: str) -> Verification:
@@ -63,12 +65,12 @@ def up(
     role: Annotated[
         str | None, typer.Option(metavar="NAME", help="Let this role of the database run Pursuit, and no more.")
     ] = None,
-) -> None:
+) -> CommandAnswer:
     """Bring the schema of a ledger on PostgreSQL up to date; other ledgers are migrated when they are opened."""
     from pursuit.errors import InvalidArgument
     from pursuit.ledger.opening import address_of
 
-    address = address_of(context.ledger_path())
+    address = address_of(context.ledger_path)
     if address is None:
         raise InvalidArgument("the ledger is a file, which is migrated when it is opened; name a database with --state")
     import anyio
@@ -78,7 +80,6 @@ def up(
 
     before, after = migrate_up(address, role)
     anyio.run(upgrade_queue, address, role)
-    if not context.screen.answer({"before": before, "after": after, "role": role}):
-        context.screen.fact("schema", f"version {after}" if before == after else f"version {before} to {after}")
-        if role is not None:
-            context.screen.fact("may run it", role)
+    facts = [Fact("schema", f"version {after}" if before == after else f"version {before} to {after}")]
+    facts += [] if role is None else [Fact("may run it", role)]
+    return CommandAnswer({"before": before, "after": after, "role": role}, *facts)

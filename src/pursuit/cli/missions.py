@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pursuit.cli.console import CommandAnswer
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import MissionId, ModeOption, mission_ids, read_input
 
@@ -42,12 +43,12 @@ def run(
     wait: WaitOption = False,
     detach: DetachOption = False,
     mode: ModeOption = None,
-) -> int:
+) -> int | CommandAnswer:
     """Start the mission in a file and run it until it ends or waits."""
-    from pursuit.cli.drive import Drive, show_plan
+    from pursuit.cli.drive import Drive, plan_of
 
     if plan:
-        return show_plan(context, file, mode)
+        return plan_of(context, file, mode)
     if detach:
         return Drive(context, mode).start(file, detach=True)
     return Drive(context, mode, wait=wait).run(file)
@@ -87,26 +88,30 @@ def resume(
     context: Context,
     *,
     mission_id: Annotated[
-        str | None, typer.Argument(metavar="ID", autocompletion=mission_ids, help="A mission that has not ended.")
+        str | None,
+        typer.Argument(
+            metavar="ID", autocompletion=mission_ids, help="One that has not ended, or ended as no_progress."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mission whose process stopped before its end.")] = False,
     wait: WaitOption = False,
     detach: DetachOption = False,
+    model: Annotated[str | None, typer.Option(metavar="PROVIDER:NAME", help="Ask another language model.")] = None,
     mode: ModeOption = None,
 ) -> int:
-    """Continue a mission that is pending, interrupted, paused or failed, in the mode that it was started with."""
+    """Continue a mission that is pending, interrupted, paused, failed or ended as no_progress, in its own mode."""
     from pursuit.cli.drive import Drive
     from pursuit.errors import InvalidArgument
 
     if (mission_id is None) != every:
         raise InvalidArgument("give a mission's ID, or --all", field="ID")
-    if every and (wait or detach):
-        option = "--wait" if wait else "--detach"
+    if every and (wait or detach or model):
+        option = "--wait" if wait else "--detach" if detach else "--model"
         raise InvalidArgument(f"{option} goes with one mission's ID, not with --all", field=option)
     if detach and mission_id is not None:
-        return Drive(context, mode).hand_over(mission_id)
+        return Drive(context, mode).hand_over(mission_id, model)
     drive = Drive(context, mode, wait=wait)
-    return drive.resume_all() if mission_id is None else drive.resume(mission_id)
+    return drive.resume_all() if mission_id is None else drive.resume(mission_id, model)
 
 
 def read_proposal(place: str) -> Proposal:

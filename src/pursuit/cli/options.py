@@ -77,7 +77,8 @@ def _value(text: str) -> Any:
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    from pursuit.config.files import as_table, kind, parse_json, unreadable
+    from pursuit.config.files import as_table, parse_json, unreadable
+    from pursuit.core.base_model import kind
 
     value = parse_json(text, source="--args-json")
     table = as_table(value)
@@ -123,9 +124,7 @@ def _newest(kind: str, summary_key: str) -> Callable[[typer.Context, str], list[
             if not path.is_file():
                 return []
             with closing(open_reader(path)) as connection:
-                page = SqliteReads(path, connection).page(
-                    kind=kind, status=None, since=None, until=None, cursor=None, limit=MAX_COMPLETIONS
-                )
+                page = SqliteReads(path, connection).page(kind=kind, limit=MAX_COMPLETIONS)
         except Exception:  # noqa: BLE001 - see above
             return []
         return [

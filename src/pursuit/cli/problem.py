@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pursuit.cli import serve as serving
-from pursuit.cli.console import counted
+from pursuit.cli.console import CommandAnswer, Note, counted
 from pursuit.cli.context import Context, command, group
 from pursuit.cli.options import ForceOption, ModeOption, attempt_ids, problem_ids, problem_kinds
 
@@ -47,17 +47,17 @@ app = group(
 _TrustOption = Annotated[bool, typer.Option("--trust", help="Trust what the problem starts; do not ask.")]
 
 
-@command(app, "list")
+@command(app, "list", reads=True)
 def list_problems(
     context: Context, *, kind: KindOption = None, tag: TagOption = None, directory: DirOption = None
-) -> None:
+) -> CommandAnswer:
     """List the problems."""
     from pursuit.cli.attempts import list_matching
 
-    list_matching(context, directory or (), kind=kind, tags=tag or ())
+    return list_matching(context, directory or (), kind=kind, tags=tag or ())
 
 
-@command(app)
+@command(app, reads=True)
 def search(
     context: Context,
     *,
@@ -68,41 +68,40 @@ def search(
     kind: KindOption = None,
     tag: TagOption = None,
     directory: DirOption = None,
-) -> None:
+) -> CommandAnswer:
     """Find problems by words, kind and tags; all must match."""
     from pursuit.cli.attempts import list_matching
 
-    list_matching(context, directory or (), words=" ".join(words), kind=kind, tags=tag or ())
+    return list_matching(context, directory or (), words=" ".join(words), kind=kind, tags=tag or ())
 
 
-@command(app)
+@command(app, reads=True)
 def show(
     context: Context, *, problem_id: ProblemId, no_citation: CitationOption = False, directory: DirOption = None
-) -> None:
+) -> CommandAnswer:
     """Print a problem's brief, as agents read it."""
-    from pursuit.cli.attempts import find_problem, show_brief
+    from pursuit.cli.attempts import brief_of, find_problem
     from pursuit.problems.catalogue import workspaces_of
 
     problem = find_problem(problem_id, directory or ())
     if problem.server is not None:
         context.require_trust(*workspaces_of(problem))
-    show_brief(context, problem, citations=not no_citation)
+    return brief_of(context, problem, citations=not no_citation)
 
 
-@command(app)
+@command(app, reads=True)
 def validate(
-    context: Context,
+    _context: Context,
     *,
     paths: Annotated[
         list[Path] | None, typer.Argument(metavar="PATH", help="Manifests or folders (default: this folder).")
     ] = None,
-) -> None:
+) -> CommandAnswer:
     """Check manifests: every fault and warning, with file, field and reason."""
     from pursuit.errors import ValidationFailed
     from pursuit.problems.catalogue import discover, manifests_in
     from pursuit.problems.secrecy import warnings_of
 
-    screen = context.screen
     places = paths or [Path()]
     found = discover(places)  # with the problems that we ship: an id must not be one of theirs
     if found.faults:
@@ -114,11 +113,11 @@ def validate(
         where = ", ".join(map(str, places))
         raise ValidationFailed([], f"there is no problem.toml in {where}")
     warnings = [warning for one in checked for warning in warnings_of(one)]
-    if screen.answer({"problems": names, "warnings": [warning.as_dict() for warning in warnings]}):
-        return
-    for warning in warnings:
-        screen.note(f"warning: {warning}")
-    screen.plain(f"{counted(len(names), 'problem')}, no fault: {', '.join(names)}")
+    return CommandAnswer(
+        {"problems": names, "warnings": [warning.as_dict() for warning in warnings]},
+        *(Note(f"warning: {warning}") for warning in warnings),
+        f"{counted(len(names), 'problem')}, no fault: {', '.join(names)}",
+    )
 
 
 @command(app)
@@ -180,8 +179,8 @@ def serve(
             context, host=host, port=port, allow_host=allow_host, require_token=require_token, socket=socket
         )
     options = ProblemOptions(
-        state=context.ledger_path(),
-        config=context.configuration(),
+        state=context.ledger_path,
+        config=context.configuration,
         mode=None if mode is None else parse_mode(mode),
         server_name=server_name,
         include_citation=not no_citation,
@@ -257,7 +256,7 @@ def submit(
     label: Annotated[str, typer.Option(metavar="TEXT", help="Name for comparisons.")] = "",
     directory: DirOption = None,
     trust: _TrustOption = False,
-) -> int:
+) -> CommandAnswer | int:
     """Hand in a folder as an attempt at a coding problem, and score it."""
     from pursuit.cli.attempts import find_problem, submit_folder
     from pursuit.problems.catalogue import workspaces_of
@@ -268,7 +267,7 @@ def submit(
     return submit_folder(context, problem, folder, label=label, trust=trust)
 
 
-@command(app)
+@command(app, reads=True)
 def compare(
     context: Context,
     *,
@@ -283,11 +282,11 @@ def compare(
     ] = None,
     force: ForceOption = False,
     directory: DirOption = None,
-) -> None:
+) -> CommandAnswer:
     """Compare the attempts at problems: score against calls, time and tokens."""
     from pursuit.cli.attempts import compare_attempts, find_problems
 
-    compare_attempts(context, find_problems(problem_ids, directory or ()), output, force=force)
+    return compare_attempts(context, find_problems(problem_ids, directory or ()), output, force=force)
 
 
 @command(app)
@@ -303,7 +302,7 @@ def replay(
     ] = None,
     directory: DirOption = None,
     trust: _TrustOption = False,
-) -> int:
+) -> CommandAnswer:
     """Judge an attempt again from its log, without its server."""
     from pursuit.cli.attempts import replay_attempt
 

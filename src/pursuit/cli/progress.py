@@ -18,14 +18,14 @@ import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
 from pursuit.cli.show import best_words
-from pursuit.core.approvals import pending
 from pursuit.core.audit import redacted
 from pursuit.core.best import Best, best_row
+from pursuit.core.budgets import budget_use
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
-from pursuit.core.report import budget_row
+from pursuit.core.report import iso
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import compact, figure, sign, span, stated
+from pursuit.reports.wording import compact, figure, moment, sign, span, stated
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -36,7 +36,6 @@ MOST_CRITERIA = 12
 MOST_WARNINGS = 3
 MOST_QUESTIONS = 3
 WIDTH = 100
-_EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
     "propose": "asking for the next calls",
     "execute": "calling tools",
@@ -73,14 +72,13 @@ async def progress(screen: Screen, live: Path | None = None) -> AsyncGenerator[O
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
         seen[:] = [Snapshot(mission_id, phase, state)]
 
-    began = time.monotonic()
     with Live(console=screen.console, auto_refresh=False, transient=True) as shown:
 
         def draw() -> None:
             if seen:
                 width = min(WIDTH, screen.console.width)
                 said = words_of(live, seen[0].mission_id)
-                shown.update(panel(seen[0], time.monotonic() - began, width, said), refresh=True)
+                shown.update(panel(seen[0], time.time(), width, said), refresh=True)
 
         async def redraw() -> None:
             while True:
@@ -109,13 +107,18 @@ def lines(screen: Screen) -> Observer:
     shown: dict[str, int] = {}
     asked: set[str] = set()
     warned: dict[str, int] = {}
+    waits: dict[str, float | None] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
         known = warned.setdefault(mission_id, len(state.raised))
         if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
-        for question in pending(state.approvals) if phase == "execute" else ():  # the call that asks is held
+        if phase == "waiting" and state.waiting_for == "model" and state.wait_until != waits.get(mission_id):
+            waits[mission_id] = state.wait_until
+            why = line(state.wait_detail or "", 300)
+            screen.note(f"no model answers; next try {moment(iso(state.wait_until))}: {why}")
+        for question in state.approvals.open() if phase == "execute" else ():  # the call that asks is held
             if question.approval_id not in asked:
                 asked.add(question.approval_id)
                 answer = screen.command("approve", question.approval_id)
@@ -138,12 +141,12 @@ def iteration_line(state: MissionState) -> str:
         best = state.best_points.of(criterion.criterion_id)
         if isinstance(criterion, MetricThreshold) and best is not None:
             wanted = f"{criterion.op} {stated(criterion.target)}"
-            words.append(f"{_EXTREME[criterion.op]} {line(criterion.metric)} {_found(best, criterion)} ({wanted})")
+            words.append(f"best {line(criterion.metric)} {_found(best, criterion)} ({wanted})")
     left = _left(state)
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
 
-def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
+def panel(seen: Snapshot, now: float, width: int, said: str = "") -> Panel:
     """The mission in a frame, with what its model says right now."""
     from rich.console import Group
     from rich.panel import Panel
@@ -151,6 +154,7 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
 
     state = seen.state
     last = state.last_ended
+    seconds = state.wall_clock_at(now, driven=True)
     best = best_words(_short(best_row(state.best_points.best())))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
@@ -159,7 +163,7 @@ def panel(seen: Snapshot, seconds: float, width: int, said: str = "") -> Panel:
         Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
         *_criteria(state),
         *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
-        Text(f"budget left  {_left(state) or 'no caps'}"),
+        Text(f"budget left  {_left(state, seconds) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
         *(Text(f"warning: {line(warning)}", style="yellow") for warning in state.standing_warnings[-MOST_WARNINGS:]),
         *_last_call(state),
@@ -200,7 +204,7 @@ def _questions(state: MissionState) -> list[Text]:
     """The questions that wait for an answer, each with its id."""
     from rich.text import Text
 
-    asked = pending(state.approvals)[:MOST_QUESTIONS]
+    asked = state.approvals.open()[:MOST_QUESTIONS]
     words = [f"question     {one.approval_id}: {line(one.tool)} {line(compact(redacted(one.args)))}" for one in asked]
     return [Text(text, style="bold", no_wrap=True, overflow="ellipsis") for text in words]
 
@@ -253,7 +257,7 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             best = state.best_points.of(criterion.criterion_id)
             if best is None or (best.point is not None and best.point.value == facts.get("value")):
                 return words
-            return f"{words}, {_EXTREME[criterion.op]} so far {_found(best, criterion)}"
+            return f"{words}, best so far {_found(best, criterion)}"
         case ToolCallSucceeded():
             count = facts.get("count", 0)
             return f"{line(criterion.tool_name, 50)} succeeded {counted(count, 'time')}, wanted {criterion.min_count}"
@@ -266,14 +270,16 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
 
 
 def _found(best: Best, criterion: MetricThreshold) -> str:
-    """The best value that keeps the other limits; without one, that the value does not."""
+    """The best value that keeps the other limits, and whether it is a mean; without one, that the value does not."""
     point = best.point or best.infeasible
     value = "" if point is None else figure(point.value, criterion.target)
-    return value if best.point is not None else f"{value}, infeasible"
+    if best.point is None:
+        return f"{value}, infeasible"
+    return value if best.point.times == 1 else f"{value}, mean of {best.point.times} calls"
 
 
 def clock(seconds: float) -> str:
-    """The time since the start, without fractions that would flicker."""
+    """A mission's wall clock, without fractions that would flicker."""
     return f"{seconds:.0f} s" if seconds < 60 else span(seconds)
 
 
@@ -281,8 +287,8 @@ def _met(state: MissionState) -> int:
     return sum(result.status == "met" for result in state.results.values())
 
 
-def _left(state: MissionState) -> str:
-    parts = budget_parts(budget_row(state))
+def _left(state: MissionState, seconds: float | None = None) -> str:
+    parts = budget_parts(budget_use(state, seconds))
     return ", ".join(
         f"{left} of wall clock" if label == "wall clock" else f"{left} {label}"
         for label, _used, _cap, left in parts

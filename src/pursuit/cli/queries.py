@@ -6,14 +6,14 @@ They change nothing, and all but doctor work whatever is wrong with the configur
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pursuit.cli.console import STYLES, Screen, clean, line
+from pursuit.cli.console import STYLES, CommandAnswer, Fact, Forms, Part, Screen, Styled, clean, line
 from pursuit.cli.context import Context, NoLedger, command, conduct
 from pursuit.cli.options import CursorOption, ForceOption, LimitOption, MissionId, OutputOption, check_choice
 
@@ -30,15 +30,15 @@ PANEL = "Look"
 app = typer.Typer()
 
 
-@command(app)
-async def status(context: Context, *, mission_id: MissionId) -> None:
+@command(app, reads=True)
+async def status(context: Context, *, mission_id: MissionId) -> CommandAnswer:
     """Show a mission's status: criteria with their evidence, budget, verdict."""
     from pursuit.cli import show
 
-    show.mission(context.screen, await context.service.status(mission_id))
+    return show.mission(context, await context.service.status(mission_id))
 
 
-@command(app, "list", epilog="Example:  pursuit list --status running --limit 10")
+@command(app, "list", epilog="Example:  pursuit list --status running --limit 10", reads=True)
 def list_missions(
     context: Context,
     *,
@@ -47,7 +47,7 @@ def list_missions(
     ] = None,
     limit: LimitOption = 100,
     cursor: CursorOption = None,
-) -> None:
+) -> CommandAnswer:
     """List the missions of the ledger, newest first."""
     from pursuit.cli import show
     from pursuit.config.files import STATE_VARIABLE
@@ -62,34 +62,34 @@ def list_missions(
         # Without a ledger there are no missions yet. A ledger that was named may be a typing error.
         if context.state is not None or os.environ.get(STATE_VARIABLE):
             context.screen.note(f"note: {error.message}")
-    show.listing(context.screen, page)
+    return show.listing(context, page)
 
 
-@command(app)
+@command(app, reads=True)
 async def history(
     context: Context,
     *,
     mission_id: MissionId,
     full: Annotated[bool, typer.Option("--full", help="Include calls, observations and criteria.")] = False,
     cursor: CursorOption = None,
-) -> None:
+) -> CommandAnswer:
     """Show the iterations of a mission, a hundred per page."""
     from pursuit.cli import show
 
-    show.history(context.screen, await context.service.history(mission_id, full=full, cursor=cursor), full=full)
+    return show.history(context, await context.service.history(mission_id, full=full, cursor=cursor), full=full)
 
 
-@command(app, json_lines=True)
+@command(app, json_lines=True, reads=True)
 async def watch(context: Context, *, mission_id: MissionId) -> None:
     """Follow a mission until it ends or is interrupted, whichever process runs it; Ctrl-C stops watching."""
     from pursuit.config.files import live_folder
 
-    live = live_folder(context.ledger_path())
+    live = live_folder(context.ledger_path)
     interrupted = await follow(context.service, mission_id, context.screen, live)
-    await _show_end(context.service, mission_id, context.screen, interrupted=interrupted)
+    await _show_end(context, mission_id, interrupted=interrupted)
 
 
-@command(app, epilog="Example:  pursuit prompt ID --iteration 3 --tokens")
+@command(app, epilog="Example:  pursuit prompt ID --iteration 3 --tokens", reads=True)
 def prompt(
     context: Context,
     *,
@@ -99,7 +99,7 @@ def prompt(
         typer.Option("--iteration", metavar="N", min=1, help="What was sent in this iteration, counted from 1."),
     ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show where the room goes instead of the texts.")] = False,
-) -> None:
+) -> CommandAnswer:
     """Show exactly what is sent to the mission's language model next, or was sent."""
     from pursuit.cli import show
     from pursuit.errors import UpstreamUnavailable
@@ -114,7 +114,7 @@ def prompt(
         )
     except UpstreamUnavailable:  # nothing was sent yet, so the tools are not recorded
         found = context.drive(next_request)
-    show.requests(context.screen, found, tokens=tokens)
+    return show.requests(found, tokens=tokens)
 
 
 @command(app, json_lines=True, epilog="Example:  pursuit replay ID --model openai:gpt-5-mini")
@@ -138,7 +138,7 @@ def replay(
     return context.look(work) if model is None else context.drive(work)
 
 
-@command(app, json_lines=True, epilog="Example:  pursuit logs last -f")
+@command(app, json_lines=True, epilog="Example:  pursuit logs last -f", reads=True)
 async def logs(
     context: Context,
     *,
@@ -155,10 +155,10 @@ async def logs(
     log = Log(service, context.screen, until=None if follow else head)
     interrupted = await until_over(service, mission_id, log.show)
     if interrupted:
-        await _show_end(service, mission_id, context.screen, interrupted=True)
+        await _show_end(context, mission_id, interrupted=True)
 
 
-@command(app, epilog="Examples:  pursuit report ID -o report.html   pursuit report ID --full -o mission.html")
+@command(app, epilog="Examples:  pursuit report ID -o report.html   pursuit report ID --full -o all.html", reads=True)
 def report(
     context: Context,
     *,
@@ -176,9 +176,9 @@ def report(
         bool, typer.Option("--full", help="HTML with the timeline: every call with its arguments and result, to share.")
     ] = False,
     force: ForceOption = False,
-) -> None:
+) -> CommandAnswer:
     """Show the report of a mission, the final one if the mission has ended; or write its trials as a table."""
-    from pursuit.cli.reports import format_of, show_report, show_trials, write_share
+    from pursuit.cli.reports import format_of, report_answer, trials_answer, write_share
     from pursuit.errors import InvalidArgument
 
     wanted = format_of(form, output, as_json=context.json)
@@ -186,85 +186,73 @@ def report(
         if wanted != "html" or output is None:
             raise InvalidArgument("--full: it is an HTML file; name one with -o FILE.html", field="--full")
         context.check_output(output, force=force)
-        write_share(context, mission_id, output)
-        return
+        return write_share(context, mission_id, output)
     if output is not None:
         context.check_output(output, force=force)
     if wanted in ("csv", "parquet"):
         rows = context.look(lambda runtime: runtime.service.trials(mission_id))
-        show_trials(context.screen, mission_id, rows, wanted, output)
-        return
+        return trials_answer(mission_id, rows, wanted, output)
     found = context.look(lambda runtime: runtime.service.report(mission_id))
-    show_report(context.screen, mission_id, found, wanted, output)
+    return report_answer(mission_id, found, wanted, output)
 
 
-@command(app, epilog="Example:  pursuit lessons checkout latency")
+@command(app, epilog="Example:  pursuit lessons checkout latency", reads=True)
 async def lessons(
     context: Context,
     *,
     words: Annotated[list[str], typer.Argument(metavar="WORDS", help="Words to search for.")],
     limit: LimitOption = 10,
-) -> None:
+) -> CommandAnswer:
     """Search the lessons of ended missions, best match first."""
     from pursuit.cli import show
 
-    show.lessons(context.screen, await context.service.lessons(" ".join(words), limit=limit))
+    return show.lessons(await context.service.lessons(" ".join(words), limit=limit))
 
 
-@command(app)
-def doctor(context: Context) -> int:
+@command(app, reads=True)
+def doctor(context: Context) -> CommandAnswer:
     """Check configuration, servers and ledger, and say how to fix what is wrong."""
     from pursuit.runtime import examine_installation
     from pursuit.service.doctor import document
 
-    screen = context.screen
-    path, ledger = context.configuration_path(), context.ledger_path()
-    with screen.busy("examining"):
+    path, ledger = context.configuration_path, context.ledger_path
+    with context.screen.busy("examining"):
         findings = conduct(lambda: examine_installation(path, ledger))
     found = document(findings)
-    if not screen.answer(found):
-        for finding in findings:
-            _show_finding(screen, finding)
-    return 0 if found["ok"] else 1
+    return CommandAnswer(found, *map(_finding_parts, findings), code=0 if found["ok"] else 1)
 
 
-@command(app)
-def agents(context: Context) -> None:
+@command(app, reads=True)
+def agents(context: Context) -> CommandAnswer:
     """List the coding agents on this machine, what each says it can do, and the line for a mission file."""
     import msgspec
 
-    from pursuit.agents.known_agents import KNOWN, find_agents
+    from pursuit.proposers.agent.known_agents import KNOWN, find_agents
 
-    screen = context.screen
-    with screen.busy("asking the agents"):
+    with context.screen.busy("asking the agents"):
         found = conduct(find_agents)
-    if screen.answer({"agents": [{**msgspec.to_builtins(one), "configuration": one.configuration} for one in found]}):
-        return
+    parts: list[Part] = []
     if not found:
-        screen.plain(f"no known agent is on PATH; known are {', '.join(words[0] for words in KNOWN)}")
+        parts.append(f"no known agent is on PATH; known are {', '.join(words[0] for words in KNOWN)}")
     for one in found:
-        screen.fact("agent", f"{one.name} {one.version}".strip() or " ".join(one.command))
+        parts.append(Fact("agent", f"{one.name} {one.version}".strip() or " ".join(one.command)))
         if one.problem is not None:
-            screen.fact("problem", one.problem)
+            parts.append(Fact("problem", one.problem))
             continue
-        screen.fact("loads sessions", "yes" if one.loads_sessions else "no")
-        screen.fact("MCP servers", ", ".join(one.mcp))
-        screen.fact("mission file", one.configuration)
+        parts.append(Fact("loads sessions", "yes" if one.loads_sessions else "no"))
+        parts += [Fact("MCP servers", ", ".join(one.mcp)), Fact("mission file", one.configuration)]
+    rows = [{**msgspec.to_builtins(one), "configuration": one.configuration} for one in found]
+    return CommandAnswer({"agents": rows}, *parts)
 
 
-def _show_finding(screen: Screen, finding: Finding) -> None:
+def _finding_parts(finding: Finding) -> Iterator[Part]:
     first, *rest = clean(finding.what).splitlines() or [""]
-    if screen.rich:
-        from rich.text import Text
-
-        text = Text.assemble((f"{finding.level:8}", STYLES[finding.level]), (line(finding.about), "bold"), f"  {first}")
-        screen.console.print(text, soft_wrap=True)
-    else:
-        screen.plain(f"{finding.level}\t{line(finding.about)}\t{first}")
+    styled = Styled((f"{finding.level:8}", STYLES[finding.level]), (line(finding.about), "bold"), f"  {first}")
+    yield Forms([f"{finding.level}\t{line(finding.about)}\t{first}"], lambda _width: [styled])
     for text in rest:
-        screen.plain(f"    {text}")
+        yield f"    {text}"
     if finding.mend:
-        screen.plain(f"    mend: {line(finding.mend)}")
+        yield f"    mend: {line(finding.mend)}"
 
 
 _PHASES: dict[str, Phase] = {
@@ -328,17 +316,17 @@ async def until_over(
     return interrupted
 
 
-async def _show_end(service: Service, mission_id: str, screen: Screen, *, interrupted: bool) -> None:
+async def _show_end(context: Context, mission_id: str, *, interrupted: bool) -> None:
     from pursuit.cli import show
 
-    status = await service.status(mission_id)
-    if screen.rich:
-        show.mission(screen, status)
+    status = await context.service.status(mission_id)
+    if context.screen.rich:
+        context.screen.render(show.mission(context, status))
     elif interrupted:
-        if screen.json:
-            screen.document({key: status[key] for key in ("session_id", "status", "resume") if key in status})
-        else:
-            screen.plain(f"interrupted: {show.why(status)}; resume it with: {show.continue_command(screen, status)}")
+        resume = show.continue_command(context, status)
+        data = {key: status[key] for key in ("session_id", "status", "resume") if key in status}
+        text = f"{status['status']}: {show.why(status)}; resume it with: {resume}"
+        context.screen.render(CommandAnswer(data, text))
 
 
 @asynccontextmanager
@@ -359,7 +347,7 @@ async def _shown(
     def write(event: AnyEvent, state: MissionState) -> None:
         if screen.json:
             screen.document(_event_row(event, state.seq))
-        elif text := _event_line(event, state):
+        elif text := _event_line(event, state, screen):
             screen.plain(f"{local_iso(iso(event.at))}\t{text}")
 
     yield write
@@ -379,7 +367,7 @@ def _event_row(event: AnyEvent, seq: int) -> dict[str, Any]:
     return {"seq": seq, "type": type(event).__name__, **body, "at": iso(event.at)}
 
 
-def _event_line(event: AnyEvent, state: MissionState) -> str | None:
+def _event_line(event: AnyEvent, state: MissionState, screen: Screen) -> str | None:
     from pursuit.cli.logs import operator_words
     from pursuit.cli.progress import iteration_line
     from pursuit.core import events
@@ -403,7 +391,7 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
         case events.ConversationCompacted():
             return f"the conversation was compacted: {event.replaced} exchanges are a summary now"
         case events.ApprovalAsked():
-            return f"asks for approval: {line(event.tool)}; answer with: pursuit approve {event.approval_id}"
+            return f"asks for approval: {line(event.tool)}; answer: {screen.command('approve', event.approval_id)}"
         case events.OperatorEvent():
             return operator_words(event)
         case events.MissionCreated():

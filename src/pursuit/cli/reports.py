@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from pursuit.cli.console import Screen, clean, counted
+from pursuit.cli.console import CommandAnswer, Fact, Forms, Part, clean, counted
 from pursuit.cli.context import Context
 from pursuit.cli.options import check_choice
 from pursuit.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pursuit.core.report import Trial
 
 Format = Literal["html", "md", "json"]
 FORMATS: tuple[Format, ...] = ("json", "md", "html")
@@ -54,46 +57,45 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Forma
     return check_choice("--output", suffix, known)
 
 
-def show_trials(
-    screen: Screen, mission_id: str, trials: Sequence[Mapping[str, Any]], form: Table, output: Path | None
-) -> None:
-    """Prints the trials as CSV, or writes them to a file."""
+def trials_answer(mission_id: str, trials: Sequence[Trial], form: Table, output: Path | None) -> CommandAnswer:
+    """The trials as CSV, or where they were written."""
     from pursuit.reports.trials import as_csv, as_parquet
 
     if output is None:
-        screen.answer({"session_id": mission_id, "trials": list(trials)})
-        screen.plain(as_csv(trials).rstrip("\n"))
-        return
+        return CommandAnswer(
+            {"session_id": mission_id, "trials": msgspec.to_builtins(list(trials))}, as_csv(trials).rstrip("\n")
+        )
     write_whole(output, as_csv(trials) if form == "csv" else as_parquet(trials))
-    screen.answer({"session_id": mission_id, "format": form, "file": clean(output), "trials": len(trials)})
-    screen.fact("wrote", f"{output} ({counted(len(trials), 'trial')})")
+    data = {"session_id": mission_id, "format": form, "file": clean(output), "trials": len(trials)}
+    return CommandAnswer(data, Fact("wrote", f"{output} ({counted(len(trials), 'trial')})"))
 
 
-def show_report(screen: Screen, mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> None:
-    """Prints a report, or writes it to a file."""
+def report_answer(mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> CommandAnswer:
+    """A report, or where it was written."""
+    text = rendered(report, form)
     if output is not None:
-        write_whole(output, rendered(report, form))
-        screen.answer({"session_id": mission_id, "format": form, "file": clean(output)})
-        screen.fact("wrote", output)
-    elif screen.json:
-        screen.document(report if form == "json" else {"session_id": mission_id, "text": rendered(report, form)})
-    elif screen.rich and form == "md":
-        from rich.markdown import Markdown
-
-        screen.show(Markdown(rendered(report, form), hyperlinks=False))
-    else:
-        screen.plain(rendered(report, form).rstrip("\n"))
+        write_whole(output, text)
+        return CommandAnswer({"session_id": mission_id, "format": form, "file": clean(output)}, Fact("wrote", output))
+    piped = text.rstrip("\n")
+    shown = Forms([piped], lambda _width: _markdown(text)) if form == "md" else piped
+    return CommandAnswer(report if form == "json" else {"session_id": mission_id, "text": text}, shown)
 
 
-def write_share(context: Context, mission_id: str, output: Path) -> None:
+def _markdown(text: str) -> Iterator[Part]:
+    from rich.markdown import Markdown
+
+    yield Markdown(text, hyperlinks=False)
+
+
+def write_share(context: Context, mission_id: str, output: Path) -> CommandAnswer:
     """Writes the file that is handed on: the report with the timeline and each call whole."""
     from pursuit.page.share import render_share
     from pursuit.service.sharing import everything
 
     found = context.look(lambda runtime: everything(runtime.service, mission_id))
     write_whole(output, render_share(found))
-    context.screen.answer({"session_id": mission_id, "format": "html", "file": clean(output)})
-    context.screen.fact("wrote", f"{output} ({output.stat().st_size:,} bytes)")
+    wrote = Fact("wrote", f"{output} ({output.stat().st_size:,} bytes)")
+    return CommandAnswer({"session_id": mission_id, "format": "html", "file": clean(output)}, wrote)
 
 
 def write_reports(context: Context, mission_id: str, report: Mapping[str, Any]) -> dict[str, str]:
@@ -134,4 +136,4 @@ def write_whole(path: Path, body: str | bytes) -> None:
 
 
 def _folder(context: Context) -> Path:
-    return context.ledger_path().parent / "reports"
+    return context.ledger_path.parent / "reports"

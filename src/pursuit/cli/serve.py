@@ -6,14 +6,16 @@ Over stdio nothing of ours goes to standard output. A token is printed once, by 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, TableRows, facts_of, line
 from pursuit.cli.context import Context, Interrupted, NoLedger, WithContext, command, conduct, group
 from pursuit.cli.options import ModeOption, mission_ids
+from pursuit.errors import advice
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -114,7 +116,9 @@ def serve(
         faults.append(Fault(field="--mission", reason="does not go with --gateway, which serves no missions"))
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
-    context.trust_here(schedules=True)
+    if mission_id is not None:
+        context.existing_ledger()
+    trusted = context.trust_here(schedules=True)
     door = None
     if http or socket is not None:
         door = http_door(
@@ -122,7 +126,7 @@ def serve(
         )
     elif sys.stdin.isatty():
         typer.echo(
-            "MCP on this terminal; a client starts this itself: pursuit install --help. Or try --http.", err=True
+            f"MCP on this terminal; a client starts it ({advice('pursuit install --help')}). Or try --http.", err=True
         )
     options = None
     # A terminal that closes sends SIGHUP too, and then the server must end and not reload.
@@ -137,7 +141,7 @@ def serve(
     sessions = None if door is None or door.unix_socket is not None else sessions_of(context)
 
     async def work() -> None:
-        runtime = context.driving(mode, only=mission_id)
+        runtime = trusted.runtime(mode, only=mission_id)
         page = None if sessions is None else page_over(sessions)
         listening = print_address(context, door, sessions)
         await serving(runtime, door, gateway=options, page=page, listening=listening)
@@ -191,7 +195,7 @@ def http_door(
     tokens, oauth = tokens_of(context), None
     if socket is not None:
         return HttpBinding(unix_socket=socket, operators=tokens)
-    if (config := context.configuration().oauth) is not None:
+    if (config := context.configuration.oauth) is not None:
         from pursuit.server.oauth import OAuth
 
         context.trust_here()  # a folder of a stranger must not say whose tokens count
@@ -231,16 +235,19 @@ def print_address(
         link = {} if sessions is None or root is None else {"page": sessions.link(root)}
         where = {} if door.unix_socket is None else {"socket": str(door.unix_socket)}
         made = {} if door.new_token is None else {"token": door.new_token}
-        screen = context.screen
-        if screen.answer({"transport": "http", "url": url, **where, **made, **link}):
-            return
+        facts: dict[str, object] = {}
         if door.new_token is not None:
-            screen.fact("token", door.new_token)
-            screen.fact("header", f"Authorization: Bearer {door.new_token}")
-            screen.fact("kept in", tokens_of(context).local_file)
-            screen.fact("for a client", context.command("install", "CLIENT", "--http"))
+            facts = {
+                "token": door.new_token,
+                "header": f"Authorization: Bearer {door.new_token}",
+                "kept in": tokens_of(context).local_file,
+                "for a client": context.command("install", "CLIENT", "--http"),
+            }
         if link and sys.stdout.isatty():
-            screen.fact("page", link["page"])
+            facts |= link
+        context.screen.render(
+            CommandAnswer({"transport": "http", "url": url, **where, **made, **link}, facts_of(facts))
+        )
 
     return listening
 
@@ -286,8 +293,7 @@ def page(
 
     def show(root: str) -> None:
         link = sessions.link(root)
-        context.screen.answer({"page": link})
-        context.screen.fact("page", link)
+        context.screen.render(CommandAnswer({"page": link}, Fact("page", link)))
         if browser and not context.json:
             import webbrowser
 
@@ -296,11 +302,11 @@ def page(
     if (root := sessions.served()) is not None:
         show(root)
         return
-    context.trust_here()
+    trusted = context.trust_here()
     door = HttpBinding(port=port, tokens=tokens, operators=tokens)
 
     async def work() -> None:
-        await serve_page(context.driving(), door, page_over(sessions), lambda url: show(sessions.serve_at(url)))
+        await serve_page(trusted.runtime(), door, page_over(sessions), lambda url: show(sessions.serve_at(url)))
 
     serve_until_stopped(work)
 
@@ -312,15 +318,15 @@ def make(
     *,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Token name (default: token-1, …).")] = None,
     operator: OperatorOption = False,
-) -> None:
+) -> CommandAnswer | None:
     """Make a bearer token for the HTTP server; list and revoke tokens."""
     if (subcommand := context.click.invoked_subcommand) is not None:
         for option, given in (("--name", name is not None), ("--operator", operator)):
             if given:
                 how = "give it after `new`" if subcommand == "new" else f"`{subcommand}` takes none"
                 raise typer.BadParameter(f"{option} makes a token; {how}")
-        return
-    _print_made(context, name, operator=operator)
+        return None
+    return _made(context, name, operator=operator)
 
 
 @command(token_app, "new", epilog="Example:  pursuit token new ci --expires 30d --scope missions:read")
@@ -347,12 +353,12 @@ def new_token(
     expires: Annotated[
         str | None, typer.Option(metavar="TIME", help="Refuse it after this time: 12h, 30d (default: never).")
     ] = None,
-) -> None:
+) -> CommandAnswer:
     """Make a bearer token, also with further rights, fewer scopes or an expiry."""
-    _print_made(context, name, operator=operator, may=may or (), scope=scope, expires=expires)
+    return _made(context, name, operator=operator, may=may or (), scope=scope, expires=expires)
 
 
-def _print_made(
+def _made(
     context: Context,
     name: str | None,
     *,
@@ -360,11 +366,10 @@ def _print_made(
     may: Sequence[str] = (),
     scope: Sequence[str] | None = None,
     expires: str | None = None,
-) -> None:
+) -> CommandAnswer:
     from pursuit.errors import Fault, ValidationFailed
     from pursuit.server.tokens import RIGHTS, SCOPES, role_of
 
-    screen = context.screen
     rights: list[Right] = [one for one in RIGHTS if one in may]
     scopes: list[Scope] | None = None if scope is None else [one for one in SCOPES if one in scope]
     faults = [
@@ -397,28 +402,27 @@ def _print_made(
         "token": token,
         "header": f"Authorization: Bearer {token}",
     }
-    screen.answer(facts)
-    for label, value in facts.items():
-        screen.fact(label, value)
-    screen.hint(f"the token is shown only now; to revoke it: {context.command('token', 'revoke', made)}")
+    hints = [Hint(f"the token is shown only now; to revoke it: {context.command('token', 'revoke', made)}")]
     if operator:
-        screen.hint("with it a client answers approvals in your name: keep it from agents")
+        hints.append(Hint("with it a client answers approvals in your name: keep it from agents"))
+    return CommandAnswer(facts, facts_of(facts), *hints)
 
 
-@command(token_app, "list")
-def list_tokens(context: Context) -> None:
+@command(token_app, "list", reads=True)
+def list_tokens(context: Context) -> CommandAnswer:
     """List the tokens by name and role; the tokens themselves are not stored."""
     rows = tokens_of(context).names()
-    if context.screen.answer({"tokens": rows}):
-        return
+    none = Hint(f"there are no tokens; to make one: {context.command('token')}")
+    return CommandAnswer({"tokens": rows}, _token_lines(rows) if rows else none)
+
+
+def _token_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         may = f"  may {', '.join(row['may'])}" if "may" in row else ""
         may += f"  scope {' '.join(row['scopes'])}" if "scopes" in row else ""
         if "expires_at" in row:
             may += f"  {'expired' if row['expired'] else 'expires'} {row['expires_at']}"
-        context.screen.plain(f"{row['name']}  {row['role']}  made {row['created_at']}{may}")
-    if not rows:
-        context.screen.hint(f"there are no tokens; to make one: {context.command('token')}")
+        yield f"{row['name']}  {row['role']}  made {row['created_at']}{may}"
 
 
 @command(token_app)
@@ -426,11 +430,10 @@ def revoke(
     context: Context,
     *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
-) -> None:
+) -> CommandAnswer:
     """Revoke a token; a running server refuses it from the next request on."""
     tokens_of(context).revoke(name)
-    context.screen.answer({"revoked": name})
-    context.screen.fact("revoked", name)
+    return CommandAnswer({"revoked": name}, Fact("revoked", name))
 
 
 @command(token_app)
@@ -438,45 +441,39 @@ def rotate(
     context: Context,
     *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
-) -> None:
+) -> CommandAnswer:
     """Make a new token in place of one; its missions and tasks stay its own."""
     token = tokens_of(context).rotate(name)
     facts = {"name": name, "token": token, "header": f"Authorization: Bearer {token}"}
-    context.screen.answer(facts)
-    for label, value in facts.items():
-        context.screen.fact(label, value)
-    context.screen.hint("the token is shown only now; the one before is refused")
+    return CommandAnswer(facts, facts_of(facts), Hint("the token is shown only now; the one before is refused"))
 
 
-@command(schedule_app, "list")
-def list_schedules(context: Context) -> None:
+@command(schedule_app, "list", reads=True)
+def list_schedules(context: Context) -> CommandAnswer:
     """List the schedules: the next time, the last run, and runs that were missed or skipped."""
-    from pursuit.cli.console import line
     from pursuit.engine.context import SystemClock
     from pursuit.service.schedules import schedule_rows
 
-    configs, now = context.configuration().schedules, SystemClock.now()
+    configs, now = context.configuration.schedules, SystemClock.now()
     try:
         rows = context.look(lambda runtime: schedule_rows(configs, runtime.service.ledger, now))
     except NoLedger:
         rows = conduct(lambda: schedule_rows(configs, None, now))
-    screen = context.screen
-    if screen.answer({"schedules": rows}):
+    return CommandAnswer({"schedules": rows}, _schedule_parts(rows))
+
+
+def _schedule_parts(rows: Sequence[dict[str, Any]]) -> Iterator[Part]:
+    if not rows:
+        write = advice('schedule."{}" = {{ cron = "{}", mission = "{}" }}', "nightly", "0 6 * * *", "mission.toml")
+        yield Hint(f"there are no schedules; write this above the tables of pursuit.toml: {write}")
         return
     columns = ("schedule", "cron", "next", "last run", "missed", "mission file")
-    cells = [[line(row["name"]), row["cron"], *_schedule_cells(row)] for row in rows]
-    if screen.rich and cells:
-        screen.table(columns, cells)
-    else:
-        for cell in cells:
-            screen.row(cell)
+    yield TableRows(columns, [[line(row["name"]), row["cron"], *_schedule_cells(row)] for row in rows])
     for row in rows:
         if reason := row.get("last_run", {}).get("reason"):
-            screen.note(f"{row['name']}: the last run was refused: {reason}")
-    if not rows:
-        screen.hint("there are no schedules; write [schedule.NAME] in pursuit.toml, with cron and mission")
-    elif any(row.get("missed") for row in rows):
-        screen.hint("runs are missed while no `pursuit serve` runs with this configuration")
+            yield Note(f"{row['name']}: the last run was refused: {reason}")
+    if any(row.get("missed") for row in rows):
+        yield Hint(f"runs are missed while no `{advice('pursuit serve')}` runs with this configuration")
 
 
 def _schedule_cells(row: dict[str, Any]) -> list[str]:
@@ -490,10 +487,11 @@ def _schedule_cells(row: dict[str, Any]) -> list[str]:
 
 
 def tokens_of(context: Context) -> Tokens:
-    """The tokens beside the ledger of this folder."""
+    """The tokens beside the ledger of this folder: they also count for the other ledgers there."""
     from pursuit.server.tokens import Tokens
 
-    tokens = Tokens.beside(context.ledger_path())
+    context.refuse_agents(always=True)
+    tokens = Tokens.beside(context.ledger_path)
     context.trust_credentials(tokens.path)
     return tokens
 

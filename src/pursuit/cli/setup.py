@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pursuit.cli.console import Screen, clean, model_usage
-from pursuit.cli.context import Context, command, conduct
+from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, clean
+from pursuit.cli.context import Context, command
 from pursuit.cli.options import ForceOption, OutputOption, check_choice
 
 if TYPE_CHECKING:
-    from pursuit.config.trust import Workspace
-    from pursuit.drafting import Draft
-    from pursuit.errors import ValidationFailed
+    from pursuit.config.trust import TrustedFolder
 
 PANEL = "Start"
 
 app = typer.Typer()
 
 
-@command(app)
+@command(app, reads=True)
 def init(
-    context: Context,
+    _context: Context,
     *,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
     template: Annotated[
@@ -33,24 +31,19 @@ def init(
         ),
     ] = "beam",
     force: ForceOption = False,
-) -> None:
+) -> CommandAnswer:
     """Write an example mission, with comments, that runs as it is."""
     from pursuit.demo.example import next_steps, template_named, write_example
 
-    screen = context.screen
     files = write_example(directory, force=force, template=template)
     steps = [] if directory.resolve() == Path.cwd() else [f"cd {clean(directory)}"]
     steps += next_steps(template_named(template))
-    if screen.answer({"files": [clean(path) for path in files], "next": steps}):
-        return
-    for path in files:
-        screen.fact("wrote", path)
-    screen.plain("next:")
-    for step in steps:
-        screen.plain(f"  {step}")
+    wrote = [Fact("wrote", path) for path in files]
+    data = {"files": [clean(path) for path in files], "next": steps}
+    return CommandAnswer(data, *wrote, "next:", *(f"  {step}" for step in steps))
 
 
-@command(app, epilog="Example:  pursuit schema mission > mission.schema.json")
+@command(app, epilog="Example:  pursuit schema mission > mission.schema.json", reads=True)
 def schema(
     context: Context,
     *,
@@ -63,7 +56,7 @@ def schema(
     context.screen.plain(schema_text(name).rstrip("\n"))
 
 
-@command(app, epilog='Example:  pursuit scaffold "make the tests pass" --template tests -o mission.toml')
+@command(app, epilog='Example:  pursuit scaffold "make the tests pass" --template tests -o mission.toml', reads=True)
 def scaffold(
     context: Context,
     *,
@@ -72,24 +65,27 @@ def scaffold(
         str | None,
         typer.Option(metavar="NAME", help="Template: metric (the default), log, tests, event, tool or search."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="PROVIDER:NAME", help="Let this language model draft the criteria instead.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(hidden=True)] = None,
     output: OutputOption = None,
     force: ForceOption = False,
-) -> None:
-    """Draft a mission file for a goal, from a template or with a model; complete it before you run it."""
-    from pursuit.runtime import scaffold as drafted
+) -> CommandAnswer:
+    """Draft a mission file for a goal from a template; complete it before you run it."""
+    from pursuit.demo.mission_templates import TEMPLATES, draft
 
-    _check_arguments(directive, template, model)
+    _check_arguments(directive, model)
     if output is not None:
         context.check_output(output, force=force)
-    configuration = None if model is None else context.configuration()
-    with context.screen.busy("asking for criteria" if model is not None else "drafting"):
-        draft = conduct(
-            lambda: drafted(" ".join(directive), template=template, model=model, configuration=configuration)
-        )
-    _show(context.screen, draft, output, chosen=template is not None or model is not None)
+    drafted = draft(" ".join(directive), template)
+    if output is not None:
+        _write(output, drafted.toml)
+    parts: list[Part] = [drafted.toml.rstrip("\n") if output is None else Fact("wrote", output)]
+    if template is None:
+        parts.append(Note(f"this is the {drafted.by}; choose another one with --template:"))
+        parts += [Note(f"  {name}: {one.summary}") for name, one in TEMPLATES.items()]
+    if drafted.fill_in:
+        parts.append(Note(f"fill in before you run it: {', '.join(drafted.fill_in)}"))
+    data = {**drafted.as_json(), **({} if output is None else {"file": str(output)})}
+    return CommandAnswer(data, *parts, Hint("nothing was started"))
 
 
 @command(app, epilog="Example:  pursuit trust .   (look first:  pursuit trust . --show)")
@@ -105,37 +101,30 @@ def trust(
     owner: Annotated[
         str | None, typer.Option(metavar="USER", help="Trust the files of this user, by name or number.")
     ] = None,
-) -> None:
+) -> CommandAnswer:
     """Trust what a folder starts: its servers, commands, checks, judges and models."""
     from pursuit.config.trust import Records, forget, record, trust_path, untrusted
 
-    screen = context.screen
+    context.refuse_agents(always=True)
     if owner is not None:
         record(owner=_user(owner))
     if remove:
         gone = forget(paths or ())
-        if not screen.answer({"removed": gone}):
-            for name in gone:
-                screen.fact("no longer trusted", name)
-        return
+        return CommandAnswer({"removed": gone}, *(Fact("no longer trusted", name) for name in gone))
     if not paths:
         records = Records.read()
-        if not screen.answer({"file": str(trust_path()), "trusted": list(records.trusted), "owners": records.owners}):
-            for name in records.trusted:
-                screen.plain(clean(name))
-            screen.hint(f"recorded in {trust_path()}")
-        return
+        data = {"file": str(trust_path()), "trusted": list(records.trusted), "owners": records.owners}
+        return CommandAnswer(data, map(clean, records.trusted), Hint(f"recorded in {trust_path()}"))
     found = _workspaces(paths)
     untrusted(found)  # raises for a file that others can write
     if not show:
         record(found)
     rows = [{"path": str(one.path), "starts": list(one.starts.values())} for one in found]
-    if screen.answer({"trusted": not show, "workspaces": rows}):
-        return
+    parts: list[Part] = []
     for row in rows:
-        screen.fact("would trust" if show else "trusted", row["path"])
-        for line in row["starts"]:
-            screen.plain(f"  {clean(line)}")
+        parts.append(Fact("would trust" if show else "trusted", row["path"]))
+        parts += [f"  {clean(line)}" for line in row["starts"]]
+    return CommandAnswer({"trusted": not show, "workspaces": rows}, *parts)
 
 
 def _user(word: str) -> int:
@@ -150,7 +139,7 @@ def _user(word: str) -> int:
         raise ValidationFailed([Fault(field="--owner", reason=f"there is no user {word!r}")]) from None
 
 
-def _workspaces(paths: list[Path]) -> list[Workspace]:
+def _workspaces(paths: list[Path]) -> list[TrustedFolder]:
     """What these paths start; of a folder its configuration, its state and its problem. Raises with all faults."""
     from pursuit.config.configuration import JSON_NAME, TOML_NAME, load_configuration
     from pursuit.config.files import SESSIONS_FILE, TOKENS_FILE
@@ -161,7 +150,7 @@ def _workspaces(paths: list[Path]) -> list[Workspace]:
     from pursuit.problems.manifest import MANIFEST
     from pursuit.problems.manifest_reading import read_manifest
 
-    found: list[Workspace] = []
+    found: list[TrustedFolder] = []
     faults: list[Fault] = []
     for given in paths:
         names = (TOML_NAME, JSON_NAME, MANIFEST) if given.is_dir() else (given.name,)
@@ -193,62 +182,25 @@ def _workspaces(paths: list[Path]) -> list[Workspace]:
     return found
 
 
-def _check_arguments(directive: list[str], template: str | None, model: str | None) -> None:
-    """Refuses wrong arguments before a model is paid for."""
-    from pursuit.errors import Fault, ValidationFailed
+def _check_arguments(directive: list[str], model: str | None) -> None:
+    from pursuit.errors import Fault, ValidationFailed, advice
 
     faults: list[Fault] = []
     if not " ".join(directive).strip():
         faults.append(Fault(field="DIRECTIVE", reason="it is empty; say the goal, such as “make the tests pass”"))
-    if model is not None and not all(model.partition(":")):
-        reason = f"{model!r} is not PROVIDER:NAME, such as anthropic:claude-haiku-4-5"
-        faults.append(Fault(field="--model", reason=reason))
-    if model is not None and template is not None:
-        faults.append(Fault(field="--template", reason="goes without --model; give one of the two"))
+    if model is not None:
+        example = advice("pursuit init --template {}", "NAME")
+        reason = f"is gone: `{example}` writes an example that runs, and a client's model drafts criteria with the MCP"
+        faults.append(Fault(field="--model", reason=f"{reason} prompt `write_criteria` of {advice('pursuit serve')}"))
     if faults:
         raise ValidationFailed(faults, "nothing was drafted")
 
 
-def _show(screen: Screen, draft: Draft, output: Path | None, *, chosen: bool) -> None:
-    from pursuit.drafting import TEMPLATES
-
-    failed = None if output is None else _write(draft, output)
-    where = {"file": str(output)} if output is not None and failed is None else {}
-    if screen.json:
-        # The draft may have cost money: it is shown even if it could not be written.
-        if failed is not None:
-            failed.details["draft"] = draft.as_json()
-            raise failed
-        screen.document({**draft.as_json(), **where})
-        return
-    if where:
-        screen.fact("wrote", output)
-    else:
-        screen.plain(draft.toml.rstrip("\n"))
-    if not chosen:
-        screen.note(
-            f"this is the {draft.by}; choose another one with --template, or let a model draft it with --model:"
-        )
-        for name, template in TEMPLATES.items():
-            screen.note(f"  {name}: {template.summary}")
-    if draft.fill_in:
-        screen.note(f"fill in before you run it: {', '.join(draft.fill_in)}")
-    for one in draft.refused:
-        screen.note(f"refused: {one}")
-    if draft.trouble is not None:
-        screen.note(f"{draft.trouble}; this is what it drafted before")
-    screen.hint(f"nothing was started{model_usage(draft.tokens, draft.cost_usd)}")
-    if failed is not None:
-        raise failed
-
-
-def _write(draft: Draft, output: Path) -> ValidationFailed | None:
-    """Writes the draft; returns the error if that fails."""
+def _write(output: Path, text: str) -> None:
     from pursuit.errors import Fault, ValidationFailed
 
     try:
-        output.write_text(draft.toml, encoding="utf-8")
+        output.write_text(text, encoding="utf-8")
     except OSError as error:
         reason = f"{output} cannot be written: {error.strerror or error}"
-        return ValidationFailed([Fault(field="--output", reason=reason)], "the draft was not written")
-    return None
+        raise ValidationFailed([Fault(field="--output", reason=reason)], "the draft was not written") from None

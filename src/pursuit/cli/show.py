@@ -1,20 +1,37 @@
-"""Missions on the screen: one mission, a list of them, the iterations of one, a verification.
+"""How missions are shown: one mission, a list of them, the iterations of one, a verification.
 
-These functions read the service's JSON and nothing else. Output for a pipe has no colour and no box, and one fact or
-one row per line.
+These functions read the service's JSON and nothing else, and return answers. Output for a pipe has no colour and no
+box, and one fact or one row per line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, clean, counted, line, of_cap
+from pursuit.cli.console import (
+    MARKS,
+    STYLES,
+    CommandAnswer,
+    Fact,
+    Forms,
+    Hint,
+    Part,
+    Screen,
+    TableRows,
+    budget_parts,
+    clean,
+    counted,
+    line,
+    of_cap,
+)
 from pursuit.cli.context import Context
+from pursuit.core.caps import BudgetUse
+from pursuit.core.proposing import settings_type
 from pursuit.core.report import way_on
 from pursuit.core.state import MissionState
-from pursuit.errors import SessionTerminal
+from pursuit.errors import SessionTerminal, advice
 from pursuit.reports.wording import (
     best_words,
     compact,
@@ -30,25 +47,25 @@ from pursuit.reports.wording import (
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
-def mission(screen: Screen, status: Mapping[str, Any]) -> None:
-    """Shows everything about one mission but its history."""
-    if screen.answer(status):
-        return
-    if screen.rich:
-        _mission_rich(screen, status)
-    else:
-        _mission_plain(screen, status)
+def mission(context: Context, status: Mapping[str, Any]) -> CommandAnswer:
+    """Everything about one mission but its history."""
+    return CommandAnswer(status, mission_parts(context, status))
 
 
-def _model_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+def mission_parts(context: Context, status: Mapping[str, Any]) -> Part:
+    """The same for a person."""
+    return Forms(_mission_plain(context, status), lambda _width: _mission_rich(context, status))
+
+
+def _model_plain(status: Mapping[str, Any]) -> Iterator[Part]:
     """What a language model read from its provider's cache, what is only estimated, and its notes."""
     if row := status.get("model"):
         said = f"{row['name']}, {row['cached_tokens']:,} tokens from its cache"
         if "estimated_tokens" in row:
             said += f", {row['estimated_tokens']:,} tokens estimated (requests without an answer)"
-        screen.fact("model", said)
+        yield Fact("model", said)
     for note in status.get("notes", ()):
-        screen.fact("note of the model", line(note, 500))
+        yield Fact("note of the model", line(note, 500))
 
 
 def way_on_from(context: Context, mission_id: str, state: MissionState) -> str:
@@ -64,10 +81,11 @@ def has_ended(context: Context, mission_id: str, state: MissionState) -> Session
     return SessionTerminal(text, session_id=mission_id, status=state.status, way_on=way)
 
 
-def continue_command(context: Context | Screen, status: Mapping[str, Any]) -> str:
+def continue_command(context: Context, status: Mapping[str, Any]) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
-    if status["proposer"] != "sampling":
-        child = status["status"] == "interrupted" and "parent" in status  # it continues with its parent
+    kind = settings_type(status["proposer"])
+    if kind is None or not kind.LENDS_MODEL:
+        child = "resume" in status and "parent" in status  # it continues with its parent
         return context.command("resume", status["parent" if child else "session_id"])
     # A server has one mode for all missions: it does not keep that of a mission.
     mode = ("--mode", status["mode"]) if "mode" in status else ()
@@ -75,66 +93,65 @@ def continue_command(context: Context | Screen, status: Mapping[str, Any]) -> st
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
 
-def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
-    screen.fact("mission", status["session_id"])
-    screen.fact("status", status["status"])
+def _mission_plain(context: Context, status: Mapping[str, Any]) -> Iterator[Part]:
+    yield Fact("mission", status["session_id"])
+    yield Fact("status", status["status"])
     if text := why(status):
-        screen.fact("why", text)
-    if status["status"] == "interrupted":
-        screen.fact("resume", continue_command(screen, status))
+        yield Fact("why", text)
+    if "resume" in status or "next" in status:
+        yield Fact("resume", continue_command(context, status))
     if "verdict" in status:
-        screen.fact("verdict", f"{status['verdict']} ({status.get('verdict_reason')})")
-    screen.fact("directive", status["directive"])
+        yield Fact("verdict", f"{status['verdict']} ({status.get('verdict_reason')})")
+    yield Fact("directive", status["directive"])
     for row in status["criteria"]:
         need = "required" if row["required"] else "optional"
-        screen.fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
+        yield Fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
     if text := best_words(status.get("best_point")):
-        screen.fact("best", text)
-    for label, used, cap, _left in budget_parts(status["budget"]):
-        screen.fact(label, of_cap(used, cap))
-    screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
-    screen.fact("proposer", status["proposer"])
-    _model_plain(screen, status)
-    for label, text in _workspace_facts(screen, status):
-        screen.fact(label, text)
+        yield Fact("best", text)
+    for label, used, cap, _left in budget_parts(BudgetUse.from_json(status["budget"])):
+        yield Fact(label, of_cap(used, cap))
+    yield Fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
+    yield Fact("proposer", status["proposer"])
+    yield from _model_plain(status)
+    yield from _workspace_facts(context, status)
     if "mode" in status:
-        screen.fact("policy mode", f"{status['mode']} (kept by resume)")
-    screen.fact("tools", ", ".join(status["tool_allowlist"]))
-    _relatives_plain(screen, status)
+        yield Fact("policy mode", f"{status['mode']} (kept by resume)")
+    yield Fact("tools", ", ".join(status["tool_allowlist"]))
+    yield from _relatives_plain(status)
     for label, key in _TIMES:
         if key in status:
-            screen.fact(label, local_iso(status[key]))
+            yield Fact(label, local_iso(status[key]))
     for warning in status["warnings"]:
-        screen.fact("warning", warning)
+        yield Fact("warning", warning)
 
 
-def _workspace_facts(screen: Screen, status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _workspace_facts(context: Context, status: Mapping[str, Any]) -> Iterator[Fact]:
     """Where an agent works, what its last turn changed, and the branch of the result."""
     row = status.get("workspace")
     if row is None:
         return
-    yield "workspace", row["path"]
+    yield Fact("workspace", row["path"])
     if row["turns"]:
         last = row["turns"][-1]
-        diff = f"; {screen.command('workspace', 'diff', status['session_id'], '--turn', str(last['iteration']))}"
-        yield "last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}"
+        diff = f"; {context.command('workspace', 'diff', status['session_id'], '--turn', str(last['iteration']))}"
+        yield Fact("last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}")
     if row["protected_turns"]:
-        yield "protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count"
+        yield Fact("protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count")
     for one in row.get("agents", ()):
         state = "won" if one["won"] else "completed" if one["completed"] else "did not meet the criteria"
-        yield "agent", f"{one['agent']} {state} ({one['session_id']})"
+        yield Fact("agent", f"{one['agent']} {state} ({one['session_id']})")
     if "branch" in row:
-        yield "branch", row["branch"]
+        yield Fact("branch", row["branch"])
 
 
-def _relatives_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+def _relatives_plain(status: Mapping[str, Any]) -> Iterator[Part]:
     if "parent" in status:
-        screen.fact("parent", status["parent"])
+        yield Fact("parent", status["parent"])
     for row in status.get("children", ()):
-        screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
+        yield Fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
 
 
-def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
+def _mission_rich(context: Context, status: Mapping[str, Any]) -> Iterator[Part]:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -142,28 +159,29 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     head = Text.assemble((status["session_id"], "bold"), "  ", (state, STYLES.get(state, "bold")))
     if text := why(status):
         head.append(f"  {line(text)}")
-    screen.show(head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
+    yield from (head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
     if text := best_words(status.get("best_point")):
-        screen.show(Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2)))
-    words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
-    screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
-    for label, text in _workspace_facts(screen, status):
-        screen.show(Padding(Text(f"{label} {line(text, 400)}"), (0, 0, 0, 2)))
+        yield Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2))
+    used_of = budget_parts(BudgetUse.from_json(status["budget"]))
+    words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in used_of]
+    yield Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2))
+    for label, text in _workspace_facts(context, status):
+        yield Padding(Text(f"{label} {line(text, 400)}"), (0, 0, 0, 2))
     if "parent" in status:
-        screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
-    if status["status"] == "interrupted":
-        screen.hint(f"  resume it with: {continue_command(screen, status)}")
+        yield Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2))
+    if "resume" in status or "next" in status:
+        yield Hint(f"  resume it with: {continue_command(context, status)}")
     for note in status.get("notes", ()):
-        screen.show(Padding(Text(f"note of the model: {line(note)}"), (0, 0, 0, 2)))
+        yield Padding(Text(f"note of the model: {line(note)}"), (0, 0, 0, 2))
     if "mode" in status:
-        screen.show(Padding(Text(f"policy mode {status['mode']}, kept by resume"), (0, 0, 0, 2)))
+        yield Padding(Text(f"policy mode {status['mode']}, kept by resume"), (0, 0, 0, 2))
     for row in status.get("children", ()):
         words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
-        screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))
+        yield Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2))
     times = [f"{label} {moment(status[key])}" for label, key in _TIMES if key in status]
-    screen.show(Padding(Text(" \u00b7 ".join(times), style="dim"), (0, 0, 0, 2)))
+    yield Padding(Text(" \u00b7 ".join(times), style="dim"), (0, 0, 0, 2))
     for warning in status["warnings"]:
-        screen.show(Padding(Text(f"warning: {line(warning)}", style="yellow"), (0, 0, 0, 2)))
+        yield Padding(Text(f"warning: {line(warning)}", style="yellow"), (0, 0, 0, 2))
 
 
 def _share(row: Mapping[str, Any]) -> str:
@@ -216,110 +234,112 @@ def _aim(row: Mapping[str, Any]) -> str:
     return line(row["directive"], 200) + (f" (child of {row['parent']})" if "parent" in row else "")
 
 
-def listing(screen: Screen, page: Mapping[str, Any]) -> None:
-    """Shows missions, newest first."""
-    rows = [
-        (row["session_id"], _standing(row), str(row["iteration_count"]), row["created_at"], _aim(row))
-        for row in page["sessions"]
-    ]
-    if screen.answer(page):
-        return
-    if not screen.rich:
-        for row in rows:
-            screen.plain("\t".join((*row[:3], local_iso(row[3]), row[4])))
-    elif not rows:
-        screen.hint("no missions yet; `pursuit run FILE` starts one")
+def listing(context: Context, page: Mapping[str, Any]) -> CommandAnswer:
+    """Missions, newest first."""
+    return CommandAnswer(page, _listing(context, page))
+
+
+def _listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
+    found = page["sessions"]
+    rows = [(row["session_id"], _standing(row), str(row["iteration_count"])) for row in found]
+    cells = [(*row, moment(one["created_at"]), _aim(one)) for row, one in zip(rows, found, strict=True)]
+    piped = [(*row, local_iso(one["created_at"]), _aim(one)) for row, one in zip(rows, found, strict=True)]
+    columns = ("mission", "status", "iterations", "created", "directive")
+    if found:
+        yield TableRows(columns, cells, right=("iterations",), piped=piped)
     else:
-        cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
-        screen.table(("mission", "status", "iterations", "created", "directive"), cells, right=("iterations",))
-    if any(row["status"] == "interrupted" for row in page["sessions"]):
-        screen.hint(f"resume an interrupted mission with: {screen.command('resume', 'ID')} (or --all)")
+        start = Hint(f"no missions yet; `{advice('pursuit run {}', 'FILE')}` starts one")
+        yield Forms((), lambda _width: [start])
+    if any("resume" in row for row in found):
+        yield Hint(f"resume a mission that no process drives with: {context.command('resume', 'ID')} (or --all)")
     if "next_cursor" in page:
-        screen.hint(f"more: {screen.command('list', '--cursor', page['next_cursor'])}")
+        yield Hint(f"more: {context.command('list', '--cursor', page['next_cursor'])}")
 
 
 def _standing(row: Mapping[str, Any]) -> str:
     return f"waiting for {row['waiting_for']}" if "waiting_for" in row else str(row["status"])
 
 
-def lessons(screen: Screen, found: Mapping[str, Any]) -> None:
-    """Shows what ended missions learned: a line for each, then its lessons after a tab."""
-    if screen.answer(found):
-        return
-    for row in found["missions"]:
-        screen.plain(f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}")
+def lessons(found: Mapping[str, Any]) -> CommandAnswer:
+    """What ended missions learned: a line for each, then its lessons after a tab."""
+    return CommandAnswer(found, _lessons(found["missions"]))
+
+
+def _lessons(missions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    for row in missions:
+        yield f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}"
         for lesson in row["lessons"]:
-            screen.plain(f"\t{line(lesson)}")
-    if not found["missions"]:
-        screen.hint("no ended mission has any of these words")
+            yield f"\t{line(lesson)}"
+    if not missions:
+        yield Hint("no ended mission has any of these words")
 
 
-def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
-    """Shows iterations, oldest first."""
-    if screen.answer(page):
-        return
+def history(context: Context, page: Mapping[str, Any], *, full: bool) -> CommandAnswer:
+    """Iterations, oldest first."""
     rows = page["iterations"]
-    if screen.rich and not full:
-        cells = [
-            (
-                str(row["iteration_index"] + 1),
-                row["verdict"],
-                row["verdict_reason"],
-                moment(row.get("started_at")),
-                span(seconds_between(row.get("started_at"), row.get("ended_at"))),
-            )
-            for row in rows
-        ]
-        screen.table(("iteration", "verdict", "reason", "started", "took"), cells, right=("iteration", "took"))
-    else:
-        for row in rows:
-            _iteration(screen, row, full=full)
+    plain = (part for row in rows for part in _iteration(row, full=full))
+    parts: list[Part] = [plain if full else Forms(plain, lambda _width: [_iterations(rows)])]
     if "next_cursor" in page:
         words = ("--full",) if full else ()
-        screen.hint(f"more: {screen.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}")
+        more = context.command("history", page["session_id"], *words, "--cursor", page["next_cursor"])
+        parts.append(Hint(f"more: {more}"))
+    return CommandAnswer(page, *parts)
 
 
-def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
+def _iterations(rows: Sequence[Mapping[str, Any]]) -> TableRows:
+    cells = [
+        (
+            str(row["iteration_index"] + 1),
+            row["verdict"],
+            row["verdict_reason"],
+            moment(row.get("started_at")),
+            span(seconds_between(row.get("started_at"), row.get("ended_at"))),
+        )
+        for row in rows
+    ]
+    return TableRows(("iteration", "verdict", "reason", "started", "took"), cells, right=("iteration", "took"))
+
+
+def _iteration(row: Mapping[str, Any], *, full: bool) -> Iterator[Part]:
     times = [local_iso(row.get(key)) for key in ("started_at", "ended_at")]
-    screen.row([row["iteration_index"] + 1, row["verdict"], row["verdict_reason"], *times])
+    yield TableRows((), (), piped=[[row["iteration_index"] + 1, row["verdict"], row["verdict_reason"], *times]])
     if not full:
         return
     for call in row.get("calls", ()):
         took = f" in {span(call['seconds'])}" if "seconds" in call else ""
         error = f" - {line(call['error'], 200)}" if "error" in call else ""
-        screen.plain(
-            f"  {line(call['tool'])} {line(compact(call['args']))}: {call.get('outcome', 'open')}{took}{error}"
-        )
+        yield f"  {line(call['tool'])} {line(compact(call['args']))}: {call.get('outcome', 'open')}{took}{error}"
     for name, value in row.get("observation", {}).get("metrics", {}).items():
-        screen.plain(f"  {line(name)} = {line(compact(value), 200)}")
+        yield f"  {line(name)} = {line(compact(value), 200)}"
     script = row.get("script", {})
     if "error" in script:
-        screen.plain(f"  script: {line(script['error'], 400)}")
+        yield f"  script: {line(script['error'], 400)}"
     for text in script.get("printed", "").splitlines():
-        screen.plain(f"  > {line(text, 200)}")
+        yield f"  > {line(text, 200)}"
     for result in row.get("criteria", ()):
-        screen.plain(f"  {MARKS.get(result['status'], '?')} {line(result['criterion_id'])} {result['status']}")
+        yield f"  {MARKS.get(result['status'], '?')} {line(result['criterion_id'])} {result['status']}"
     if row.get("rationale"):
-        screen.plain(f"  {line(row['rationale'])}")
+        yield f"  {line(row['rationale'])}"
 
 
-def verification(screen: Screen, what: str, found: Mapping[str, Any]) -> None:
-    """Shows what a check of the hash chains found."""
-    if screen.answer(found):
-        return
-    if screen.rich:
-        from rich.text import Text
-
-        word, style = ("intact", "bold green") if found["ok"] else ("not intact", "bold red")
-        screen.show(Text.assemble((word, style), f"  {what}"))
-    else:
-        screen.fact("verified", what)
-        screen.fact("intact", "yes" if found["ok"] else "no")
-    for fault in found["faults"]:
-        screen.fact("fault", fault)
+def verification(what: str, found: Mapping[str, Any]) -> CommandAnswer:
+    """What a check of the hash chains found; the exit code is 1 if anything was changed."""
+    ok = found["ok"]
     counts = ", ".join(f"{figure(found[key])} {key}" for key in ("streams", "events", "blobs"))
-    screen.fact("checked", counts)
-    screen.fact("root", found["root"])
+    return CommandAnswer(
+        found,
+        Forms([Fact("verified", what), Fact("intact", "yes" if ok else "no")], lambda _width: [_intact(what, ok=ok)]),
+        *(Fact("fault", fault) for fault in found["faults"]),
+        Fact("checked", counts),
+        Fact("root", found["root"]),
+        code=0 if ok else 1,
+    )
+
+
+def _intact(what: str, *, ok: bool) -> Part:
+    from rich.text import Text
+
+    return Text.assemble(("intact", "bold green") if ok else ("not intact", "bold red"), f"  {what}")
 
 
 def audit_line(row: Mapping[str, Any]) -> str:
@@ -334,36 +354,38 @@ def audit_line(row: Mapping[str, Any]) -> str:
     return line("  ".join(part for part in parts if part))
 
 
-def requests(screen: Screen, found: Mapping[str, Any], *, tokens: bool) -> None:
+def requests(found: Mapping[str, Any], *, tokens: bool) -> CommandAnswer:
     """The requests to a language model: their texts, or where their tokens go."""
-    if screen.answer(found):
-        return
+    return CommandAnswer(found, _requests(found, tokens=tokens))
+
+
+def _requests(found: Mapping[str, Any], *, tokens: bool) -> Iterator[Part]:
     for request in found["requests"]:
         name = f"iteration {request['iteration'] + 1}, request {request['request'] + 1}"
         name += ", for a summary" if request.get("purpose") == "summary" else ""
         exact = {True: ", exactly as sent", False: ", rebuilt with differences", None: ""}[request.get("exact")]
-        screen.plain(f"== {name}{exact} ==")
+        yield f"== {name}{exact} =="
         if tokens:
             for part, size in request["tokens"].items():
-                screen.plain(f"{part}\t{size}")
+                yield f"{part}\t{size}"
             if "used" in request:
                 used = request["used"]
-                screen.plain(f"counted\t{used['input']} input, {used['cached']} of it cached, {used['output']} output")
+                yield f"counted\t{used['input']} input, {used['cached']} of it cached, {used['output']} output"
             continue
-        screen.plain("-- tools --")
+        yield "-- tools --"
         for tool in request["tools"]:
-            screen.plain(clean(f"{tool['name']}: {tool['description']} {json.dumps(tool['schema'])}"))
-        screen.plain(f"-- system --\n{clean(request['system'])}")
+            yield clean(f"{tool['name']}: {tool['description']} {json.dumps(tool['schema'])}")
+        yield f"-- system --\n{clean(request['system'])}"
         for message in request["messages"]:
-            screen.plain(f"-- {message['role']}{' ' + message['tool'] if 'tool' in message else ''} --")
+            yield f"-- {message['role']}{' ' + message['tool'] if 'tool' in message else ''} --"
             if message["text"]:
-                screen.plain(clean(message["text"]))
+                yield clean(message["text"])
             for kind in message.get("media", ()):
-                screen.plain(f"({clean(kind)})")
+                yield f"({clean(kind)})"
             for call in message.get("calls", ()):
-                screen.plain(f"{call['tool']} {clean(json.dumps(call['args']))}")
+                yield f"{call['tool']} {clean(json.dumps(call['args']))}"
     if not found["requests"]:
-        screen.plain("The budget does not allow another request.")
+        yield "The budget does not allow another request."
 
 
 def replayed(screen: Screen, row: Mapping[str, Any]) -> bool:

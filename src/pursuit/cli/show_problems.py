@@ -1,16 +1,17 @@
-"""Shows problems and attempts, for a terminal and for a pipe."""
+"""How problems and attempts are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pursuit.cli import show
-from pursuit.cli.console import ENDED, STYLES, Screen, counted, line
+from pursuit.cli.console import ENDED, STYLES, CommandAnswer, Fact, Forms, Hint, Part, TableRows, counted, line
 from pursuit.cli.context import Context
 from pursuit.core.attempts import AttemptState
 from pursuit.core.criteria import Check
@@ -25,8 +26,8 @@ from pursuit.runtime import Runtime
 
 _ALL = tuple(name for name in COLUMNS if name not in ("solved", "other metrics", "notes"))
 """On a terminal the status says whether it is solved; other metrics and notes stand below."""
-_NUMBERS = ("score", "calls", "evaluations", "seconds", "from first call", "tokens")
-_LEAST_FIRST = ("from first call", "tokens", "evaluations", "calls", "who", "seconds")
+_NUMBERS = ("score", "turns", "calls", "evaluations", "seconds", "from first call", "tokens", "cost")
+_LEAST_FIRST = ("from first call", "tokens", "evaluations", "cost", "turns", "calls", "who", "seconds")
 _HEADS = {"evaluations": "evals"}
 _LEAST_WHO = 8
 _GAP = 2
@@ -37,50 +38,47 @@ _UNSCORED = {
 """Why there is no score of something that was submitted, by the status of its attempt."""
 
 
-def listing(screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Shows problems, one per row."""
-    if screen.answer({"problems": rows}):
-        return
+def listing(rows: Sequence[Mapping[str, Any]]) -> CommandAnswer:
+    """Problems, one per row."""
     cells = [(row["problem_id"], row["kind"], ", ".join(row["tags"]), row["summary"]) for row in rows]
-    if screen.rich and rows:
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False)
-        for column in ("id", "kind", "tags", "what"):
-            table.add_column(column, overflow="fold")
-        for row in cells:
-            table.add_row(*(Text(line(cell)) for cell in row))
-        screen.show(table)
-    else:
-        for row in cells:
-            screen.row(row)
-    if not rows:
-        screen.hint("no problem matches")
+    piped = TableRows((), (), piped=cells)
+    return CommandAnswer(
+        {"problems": rows}, Forms([piped], lambda _width: _problems(cells)) if rows else Hint("no problem matches")
+    )
 
 
-def comparison(screen: Screen, problems: Sequence[Mapping[str, Any]]) -> None:
-    """Shows the attempts at problems, the best first."""
-    if screen.answer({"problems": problems}):
-        return
+def _problems(cells: Sequence[Sequence[str]]) -> Iterator[Part]:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("id", "kind", "tags", "what"):
+        table.add_column(column, overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(line(cell)) for cell in row))
+    yield table
+
+
+def comparison(problems: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    """The attempts at problems, the best first."""
+    if any(problem["attempts"] for problem in problems):
+        yield Forms([TableRows((), (), piped=[("problem", *COLUMNS, "target", "best known")])], lambda _width: ())
     for problem in problems:
-        if screen.rich and problem["attempts"]:
-            _attempts(screen, problem)
-        else:
-            levels = ["" if problem[key] is None else stated(problem[key]) for key in ("target", "best_known")]
-            for row in problem["attempts"]:
-                screen.row((problem["problem_id"], *cells(problem, row), *levels))
         if not problem["attempts"]:
-            screen.hint(f"no attempt at {problem['problem_id']} yet")
+            yield Hint(f"no attempt at {problem['problem_id']} yet")
+            continue
+        levels = ["" if problem[key] is None else stated(problem[key]) for key in ("target", "best_known")]
+        piped = [(problem["problem_id"], *cells(problem, row), *levels) for row in problem["attempts"]]
+        yield Forms([TableRows((), (), piped=piped)], partial(_attempts, problem))
 
 
-def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
-    """Shows the attempts at one problem on a terminal; cells to copy or compare are never broken."""
+def _attempts(problem: Mapping[str, Any], width: int) -> Iterator[Part]:
+    """The attempts at one problem on a terminal; cells to copy or compare are never broken."""
     from rich.table import Table
     from rich.text import Text
 
     rows = [_terminal_cells(problem, row) for row in problem["attempts"]]
-    columns = _fitting(rows, screen.console.width)
+    columns = _fitting(rows, width)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
     for name in columns:
         fixed = name != "who"
@@ -91,16 +89,16 @@ def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
         style = STYLES.get(row["status"], "")
         table.add_row(*(Text(row[name], style=style if name == "status" else "") for name in columns))
     title = Text.assemble((line(problem["title"]), "bold"), f" ({problem['problem_id']})")
-    screen.show(title, Text(line(aim(problem)), style="dim"), table)
+    yield from (title, Text(line(aim(problem)), style="dim"), table)
     for row in problem["attempts"]:
         if found := [*others(row), *notes(row)]:
-            screen.show(Text(f"  {row['attempt_id']}: {line('; '.join(found))}", style="dim"))
+            yield Text(f"  {row['attempt_id']}: {line('; '.join(found))}", style="dim")
     for row in repeated(problem):
         words = dict(zip(AGENT_COLUMNS, map(line, agent_cells(problem, row)), strict=True))
         facts = ", ".join(f"{name} {words[name]}" for name in AGENT_COLUMNS[1:] if words[name])
-        screen.show(Text(f"  {words['who']}: {facts}"))
-    if left_out := [name for name in _ALL if name not in columns]:
-        screen.show(Text(f"  no room for {', '.join(left_out)}: see --json", style="dim"))
+        yield Text(f"  {words['who']}: {facts}")
+    if left_out := [name for name in _ALL if name not in columns and any(row[name] for row in rows)]:
+        yield Text(f"  no room for {', '.join(left_out)}: see --json", style="dim")
 
 
 def _terminal_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
@@ -115,33 +113,37 @@ def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
     """The columns that fit the width: `who` shrinks first, then the least useful columns go."""
     wide = {name: max(map(len, (_HEADS.get(name, name), *(row[name] for row in rows)))) for name in _ALL}
     wide["who"] = min(wide["who"], _LEAST_WHO)
-    columns = list(_ALL)
-    idle = [name for name in _LEAST_FIRST if all(row[name] in ("", "0") for row in rows)]
-    for name in dict.fromkeys([*idle, *_LEAST_FIRST]):
+    columns = [name for name in _ALL if any(row[name] for row in rows)]
+    idle = [name for name in _LEAST_FIRST if all(row[name] in ("", "0", "$0") for row in rows)]
+    for name in (name for name in dict.fromkeys([*idle, *_LEAST_FIRST]) if name in columns):
         if sum(wide[one] + _GAP for one in columns) - _GAP <= width:
             break
         columns.remove(name)
     return columns
 
 
-def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-    """Shows an attempt that was just made."""
+def attempt(context: Context, row: Mapping[str, Any], status: Mapping[str, Any]) -> CommandAnswer:
+    """An attempt that was just made."""
     if row["status"] == "open" and status["status"] in ENDED:
         row = {**row, "status": "ended"}
-    if screen.answer({**row, "session_id": status["session_id"], "mission_status": status["status"]}):
-        return
+    data = {**row, "session_id": status["session_id"], "mission_status": status["status"]}
+    return CommandAnswer(data, _attempt(context, row, status))
+
+
+def _attempt(context: Context, row: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Part]:
     because = row["why"] or show.why(status)
-    screen.fact("attempt", row["attempt_id"])
-    screen.fact("mission", f"{status['session_id']} ({status['status']}{f': {because}' if because else ''})")
-    score(screen, row, row["targets"])
-    screen.fact("took", f"{counted(row['calls'], 'call')}, {counted(row['evaluations'], 'evaluation')}")
+    yield Fact("attempt", row["attempt_id"])
+    yield Fact("mission", f"{status['session_id']} ({status['status']}{f': {because}' if because else ''})")
+    yield from score(row, row["targets"])
+    steps = [(row["turns"], "turn"), (row["calls"], "call"), (row["evaluations"], "evaluation")]
+    yield Fact("took", ", ".join(counted(number, name) for number, name in steps if number is not None))
     if row["spent_budgets"]:
-        screen.fact("spent", ", ".join(row["spent_budgets"]))
+        yield Fact("spent", ", ".join(row["spent_budgets"]))
     if row["status"] == "ended":
-        screen.hint(f"what became of each call: {screen.command('history', status['session_id'], '--full')}")
+        yield Hint(f"what became of each call: {context.command('history', status['session_id'], '--full')}")
     if status["status"] in ENDED:
         word = problem_word(Path(row["file"]), row["problem_id"])
-        screen.hint(f"compare it: {screen.command('problem', 'compare', word)}")
+        yield Hint(f"compare it: {context.command('problem', 'compare', word)}")
 
 
 def problem_word(path: Path | None, problem_id: str) -> str:
@@ -149,18 +151,19 @@ def problem_word(path: Path | None, problem_id: str) -> str:
     return problem_id if path is None or path.is_relative_to(SHIPPED) else str(path)
 
 
-def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) -> None:
-    """Shows a score."""
+def score(row: Mapping[str, Any], targets: Mapping[str, float]) -> Iterator[Part]:
+    """A score."""
     for one in row["score"]:
         target = targets.get(one["metric"])
         words = f"{figure(one['value'], target)} {one['unit']}".strip()
         beside = [] if one["feasible"] else ["infeasible"]
+        beside += ["not isolated"] if row["isolated"] is False else []
         beside += [] if target is None else [f"target {stated(target)}"]
-        screen.fact(one["metric"], f"{words} ({', '.join(beside)})" if beside else words)
+        yield Fact(one["metric"], f"{words} ({', '.join(beside)})" if beside else words)
     if not row["score"]:
         missing = _UNSCORED.get(row.get("status", ""), "nothing was submitted")
-        screen.fact("score", row.get("error") or f"none: {missing}")
-    screen.fact("solved", "yes" if row["solved"] else "no")
+        yield Fact("score", row.get("error") or f"none: {missing}")
+    yield Fact("solved", "yes" if row["solved"] else "no")
 
 
 UNSOLVED = "what was submitted does not solve it, and there is one submission"
@@ -187,18 +190,19 @@ class Ended:
             "status": self.state.status,
             "solved": scored is not None and scored.solved,
             "score": [] if scored is None else list(msgspec.to_builtins(scored.rows)),
+            "isolated": None if scored is None else scored.isolated,
             "error": None if scored is None else scored.error,
             "spent_budgets": spent_budgets(self.state),
         }
 
-    def show(self, screen: Screen) -> None:
-        """Shows the score, why the problem is not solved, and which budgets are spent."""
-        screen.fact("attempt", self.state.attempt_id)
-        score(screen, self.as_dict(), {})
+    def parts(self) -> Iterator[Part]:
+        """The score, why the problem is not solved, and which budgets are spent."""
+        yield Fact("attempt", self.state.attempt_id)
+        yield from score(self.as_dict(), {})
         if self.reason:
-            screen.fact("ended", self.reason)
+            yield Fact("ended", self.reason)
         if budgets := spent_budgets(self.state):
-            screen.fact("spent", ", ".join(budgets))
+            yield Fact("spent", ", ".join(budgets))
 
     @property
     def reason(self) -> str:

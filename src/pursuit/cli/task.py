@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pursuit.cli.console import counted
+from pursuit.cli.console import CommandAnswer, Fact, counted
 from pursuit.cli.context import Context, command, group
 from pursuit.cli.options import ArgOption, ArgsJsonOption, CursorOption, LimitOption, task_ids
 
@@ -100,7 +100,7 @@ def run(
     return run_task(context, request, detach=detach)
 
 
-@command(app, "list")
+@command(app, "list", reads=True)
 def list_tasks(
     context: Context,
     *,
@@ -109,24 +109,24 @@ def list_tasks(
     ] = None,
     limit: LimitOption = 100,
     cursor: CursorOption = None,
-) -> None:
+) -> CommandAnswer:
     """List the tasks, newest first."""
     from pursuit.cli.task_run import list_page, listing
 
-    listing(context.screen, list_page(context, wanted, cursor, limit))
+    return listing(context, list_page(context, wanted, cursor, limit))
 
 
-@command(app)
-async def show(context: Context, *, task_id: TaskId) -> None:
+@command(app, reads=True)
+async def show(context: Context, *, task_id: TaskId) -> CommandAnswer:
     """Show a task: its status, its progress and its result."""
-    from pursuit.cli.task_run import show_task
+    from pursuit.cli.task_run import whole_task
 
     tasks = context.runtime.tasks
     await tasks.catch_up()
-    show_task(context.screen, await tasks.show(task_id))
+    return whole_task(await tasks.show(task_id))
 
 
-@command(app, json_lines=True)
+@command(app, json_lines=True, reads=True)
 async def tail(
     context: Context,
     *,
@@ -155,7 +155,7 @@ async def cancel(
     await cancel_task(context.runtime.tasks, context.screen, task_id, reason)
 
 
-@command(app)
+@command(app, reads=True)
 async def wait(
     context: Context,
     *,
@@ -180,12 +180,11 @@ def prune(
     older_than: Annotated[
         str | None, typer.Option(metavar="TIME", help="Age: 30m, 12h, 7d or seconds (default: as configured).")
     ] = None,
-) -> None:
+) -> CommandAnswer:
     """Delete ended tasks and their output. A running task is never deleted."""
     from pursuit.cli.task_run import seconds_of
 
     age = None if older_than is None else seconds_of(older_than)
     context.existing_ledger()
     removed = context.drive(lambda runtime: runtime.tasks.prune(keep=keep, older_than=age))
-    context.screen.answer({"removed": removed})
-    context.screen.fact("removed", counted(len(removed), "task"))
+    return CommandAnswer({"removed": removed}, Fact("removed", counted(len(removed), "task")))

@@ -13,22 +13,23 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.abc import TaskStatus as Started
 
-from pursuit.cli.console import STYLES, Screen, clean, line
+from pursuit.cli.console import STYLES, CommandAnswer, Fact, Forms, Hint, Part, Screen, TableRows, clean, line
 from pursuit.cli.context import Context, collect_garbage, stop_signals
 from pursuit.cli.options import check_choice, read_arguments
 from pursuit.cli.progress import clock
 from pursuit.core.base_model import nearest
 from pursuit.core.tasks import TASK_STATUSES, TaskState
-from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
+from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed, advice
 from pursuit.reports.wording import compact, figure, moment, seconds_between, span
 from pursuit.service.tasks import Tasks
 
@@ -117,6 +118,7 @@ _FACTS = (
     ("task", "task_id"), ("kind", "kind"), ("title", "title"), ("requestor", "requestor"), ("status", "status"),
     ("message", "message"), ("current item", "current_item"),
 )  # fmt: skip
+_ENDED = ("task_id", "status", "message")
 
 
 def list_page(context: Context, wanted: str | None, cursor: str | None, limit: int) -> Mapping[str, Any]:
@@ -127,69 +129,55 @@ def list_page(context: Context, wanted: str | None, cursor: str | None, limit: i
         await runtime.tasks.catch_up()
         return await runtime.tasks.list(status=status, cursor=cursor, limit=limit)
 
-    return context.look(verb) if context.ledger_path().exists() else {"tasks": []}
+    return context.look(verb) if context.ledger_path.exists() else {"tasks": []}
 
 
-def listing(screen: Screen, page: Mapping[str, Any]) -> None:
+def listing(context: Context, page: Mapping[str, Any]) -> CommandAnswer:
     """Some tasks."""
+    return CommandAnswer(page, _listing(context, page))
+
+
+def _listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
     rows: Sequence[Mapping[str, Any]] = page["tasks"]
-    if screen.answer(page):
-        return
-    if screen.rich and rows:
-        cells = [
-            (
-                row["task_id"],
-                row["status"],
-                units(row),
-                moment(row["created_at"]),
-                line(row["title"], MAX_TITLE),
-                row.get("message", ""),
-            )
-            for row in rows
-        ]
-        screen.table(("task", "status", "units", "created", "title", "last line"), cells, right=("units",))
+    heads = [(row["task_id"], row["status"], units(row), moment(row["created_at"])) for row in rows]
+    texts = [(row["title"], row.get("message", "")) for row in rows]
+    if rows:
+        yield TableRows(
+            ("task", "status", "units", "created", "title", "last line"),
+            [(*head, line(title, MAX_TITLE), said) for head, (title, said) in zip(heads, texts, strict=True)],
+            right=("units",),
+            piped=[(*head, title, line(said, 80)) for head, (title, said) in zip(heads, texts, strict=True)],
+        )
     else:
-        for row in rows:
-            created = moment(row["created_at"])
-            screen.row(
-                (row["task_id"], row["status"], units(row), created, row["title"], line(row.get("message", ""), 80))
-            )
-    if not rows:
-        screen.hint("no tasks yet; `pursuit task run -- CMD` starts one")
+        yield Hint(f"no tasks yet; `{context.command('task', 'run', '--', 'CMD')}` starts one")
     if "next_cursor" in page:
-        screen.hint(f"there are more: --cursor {page['next_cursor']}")
+        yield Hint(f"there are more: --cursor {page['next_cursor']}")
 
 
-def show_task(screen: Screen, record: Mapping[str, Any]) -> None:
-    """Shows everything about one task."""
-    if screen.answer(record):
-        return
-    for label, key in _FACTS:
-        if key in record:
-            screen.fact(label, record[key])
-    _figures(screen, record)
-    _details(screen, record, most=None)
+def whole_task(record: Mapping[str, Any]) -> CommandAnswer:
+    """Everything about one task."""
+    facts = (Fact(label, record[key]) for label, key in _FACTS if key in record)
+    return CommandAnswer(record, facts, _figures(record), _details(record, most=None))
 
 
 def ended(screen: Screen, record: Mapping[str, Any]) -> None:
     """Shows how a task ended."""
-    if screen.answer(record):
-        return
-    if screen.rich:
-        from rich.text import Text
+    piped = chain(
+        (Fact(label, record[key]) for label, key in _FACTS if key in record and key in _ENDED),
+        _figures(record),
+        _details(record, most=SHOWN_LINES),
+    )
+    screen.render(CommandAnswer(record, Forms(piped, lambda _width: _ended(screen, record))))
 
-        status = record["status"]
-        head = Text.assemble((f"{MARKS[status]} ", STYLES[status]), (line(record["title"], 80), "bold"), "  ")
-        screen.show(head.append(line(record.get("message", status))))
-        _details(screen, record, most=SHOWN_LINES)
-        screen.hint(f"  its output: pursuit task tail {record['task_id']}")
-    else:
-        screen.fact("task", record["task_id"])
-        screen.fact("status", record["status"])
-        if "message" in record:
-            screen.fact("message", record["message"])
-        _figures(screen, record)
-        _details(screen, record, most=SHOWN_LINES)
+
+def _ended(screen: Screen, record: Mapping[str, Any]) -> Iterator[Part]:
+    from rich.text import Text
+
+    status = record["status"]
+    head = Text.assemble((f"{MARKS[status]} ", STYLES[status]), (line(record["title"], 80), "bold"), "  ")
+    yield head.append(line(record.get("message", status)))
+    yield from _details(record, most=SHOWN_LINES)
+    yield Hint(f"  its output: {screen.command('task', 'tail', record['task_id'])}")
 
 
 def output_line(screen: Screen, text: str) -> None:
@@ -206,31 +194,31 @@ def units(record: Mapping[str, Any]) -> str:
     return f"{figure(done)}/{figure(total)}" if total else figure(done) if done else "-"
 
 
-def _figures(screen: Screen, record: Mapping[str, Any]) -> None:
+def _figures(record: Mapping[str, Any]) -> Iterator[Part]:
     if record.get("units_done") or "units_total" in record:
-        screen.fact("units", units(record))
+        yield Fact("units", units(record))
     if "exit_code" in record:
-        screen.fact("exit code", record["exit_code"])
-    screen.fact("created", moment(record["created_at"]))
+        yield Fact("exit code", record["exit_code"])
+    yield Fact("created", moment(record["created_at"]))
     if "ended_at" in record:
-        screen.fact("ended", moment(record["ended_at"]))
-        screen.fact("took", span(seconds_between(record["created_at"], record["ended_at"])))
+        yield Fact("ended", moment(record["ended_at"]))
+        yield Fact("took", span(seconds_between(record["created_at"], record["ended_at"])))
 
 
-def _details(screen: Screen, record: Mapping[str, Any], *, most: int | None) -> None:
+def _details(record: Mapping[str, Any], *, most: int | None) -> Iterator[Part]:
     """What else the result of a command says: its metrics, and why it failed, in its own words."""
     found: Mapping[str, Any] = record.get("result", {}).get("structuredContent") or {}
     metrics: Mapping[str, Any] = found.get("metrics") or {}
     for name, value in metrics.items():
-        screen.fact(f"metric {name}", compact(value))
+        yield Fact(f"metric {name}", compact(value))
     for note in cast("Sequence[Any]", found.get("notes") or ()):
-        screen.fact("note", note)
+        yield Fact("note", note)
     for label, key in (("failure", "failure_lines"), ("stderr", "stderr_tail")):
         lines: Sequence[str] = found.get(key, ())
         for text in lines if most is None else lines[-most:]:
-            screen.plain(f"{label}: {clean(_ESCAPES.sub('', text))}")
+            yield f"{label}: {clean(_ESCAPES.sub('', text))}"
     if "disclaimer" in found:
-        screen.fact("note", found["disclaimer"])
+        yield Fact("note", found["disclaimer"])
 
 
 CANCELLED = 130
@@ -255,7 +243,8 @@ class RunRequest:
         """Refuses options that belong to the other form, and more than a name."""
         faults: list[Fault] = []
         if self.by_name and len(self.words) > 1:
-            faults.append(Fault(field=self.words[1], reason="put -- before a command: pursuit task run -- CMD…"))
+            reason = f"put -- before a command: {advice('pursuit task run -- {}', 'CMD')}"
+            faults.append(Fault(field=self.words[1], reason=reason))
         if self.by_name:
             given = [_option(name) for name, value in self.options.items() if value is not None]
             faults += [Fault(field=name, reason="is for `-- CMD…`; a configured command has its own") for name in given]
@@ -273,7 +262,7 @@ class RunRequest:
                 known = nearest(self.words[0], tasks.commands)
                 raise InvalidArgument(
                     f"there is no command {self.words[0]!r} in the configuration{known} "
-                    f"(a program goes behind --: pursuit task run -- {self.words[0]})"
+                    f"(a program goes behind --: {advice('pursuit task run -- {}', self.words[0])})"
                 )
             return await tasks.call(self.words[0], arguments)
         options = {name: value for name, value in self.options.items() if value is not None}
@@ -289,11 +278,11 @@ def _option(name: str) -> str:
 def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
     """Runs a command as a task and returns its exit code."""
     request.check()
-    context.trust_here()
+    trusted = context.trust_here()
     screen = context.screen
 
     async def work() -> int:
-        async with context.driving() as runtime:
+        async with trusted.runtime() as runtime:
             state = await request.begin(runtime.tasks)
             if detach:
                 return await _detach(runtime.tasks, screen, await runtime.tasks.started(state.task_id))
@@ -337,7 +326,7 @@ async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
                     return
                 stops += 1
                 if stops > 1:
-                    screen.note(f"left while it stops; if it still runs: pursuit task cancel {task_id}")
+                    screen.note(f"left while it stops; if it still runs: {screen.command('task', 'cancel', task_id)}")
                     os._exit(128 + number)
                 screen.note(f"stopping {task_id}; once more leaves at once")
                 await tasks.cancel(task_id, reason=signal.Signals(number).name)

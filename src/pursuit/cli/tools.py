@@ -6,7 +6,7 @@ Listing creates no ledger; a call is recorded in the audit. What a server wrote 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from pursuit.cli.console import Screen, clean, line
+from pursuit.cli.console import CommandAnswer, Hint, Note, Part, Screen, TableRows, clean, line
 from pursuit.cli.context import Context, Interrupted, command, conduct, group
 from pursuit.cli.options import ArgOption, ArgsJsonOption, ModeOption, read_arguments
 
@@ -68,7 +68,7 @@ def list_tools(
         Path | None, typer.Option(metavar="FILE", help="Dry run: what this mission would be allowed. Starts nothing.")
     ] = None,
     mode: ModeOption = None,
-) -> int:
+) -> CommandAnswer:
     """List every tool: reads, writes or destroys, runs in parallel, asks first."""
     from pursuit.config.mission_file import load_mission_file
     from pursuit.config.trust import of_mission
@@ -87,12 +87,11 @@ def list_tools(
         chosen = None if mode is None else parse_mode(mode)
         servers = None if loaded is None else loaded.servers
         with context.screen.busy("asking the servers for their tools"):
-            async with open_toolbox(configuration, mode=chosen, servers=servers) as toolbox:
+            async with open_toolbox(configuration, context.ledger_path, mode=chosen, servers=servers) as toolbox:
                 return await (toolbox.listing(server) if loaded is None else toolbox.foresee(loaded.mission))
 
     found = conduct(work)
-    listing(context.screen, found, why=why)
-    return 1 if found["failures"] else 0
+    return CommandAnswer(found, _listing(found, why=why), code=1 if found["failures"] else 0)
 
 
 def require_same(file: MissionFile, configuration: Configuration) -> None:
@@ -119,7 +118,7 @@ def call(
     args_json: ArgsJsonOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve the call if policy asks first.")] = False,
     mode: ModeOption = None,
-) -> int:
+) -> CommandAnswer | int:
     """Call one tool, under policy, and show its result."""
     from pursuit.cli.errors import root_cause
     from pursuit.errors import ApprovalNeeded
@@ -136,45 +135,41 @@ def call(
     except Interrupted as stop:
         context.screen.note("stopped; whether the call had its effect is not known")
         return 128 + stop.number
-    show_result(context.screen, answer)
-    return 1 if answer.is_error else 0
+    return CommandAnswer(answer.as_dict(), _result(answer), code=1 if answer.is_error else 0)
 
 
 @command(app, epilog="Example:  pursuit tools diff git")
-def diff(context: Context, *, server: ServerArgument = None) -> int:
+def diff(context: Context, *, server: ServerArgument = None) -> CommandAnswer:
     """Show what servers changed in their tools since you accepted them. Exit code 1 if they did."""
     found = context.drive(lambda runtime: runtime.toolbox.changed(server))
-    _differences(context.screen, found, found["changed"], "no tool has changed since it was accepted")
-    return 1 if found["changed"] or found["failures"] else 0
+    parts = _differences(found, found["changed"], "no tool has changed since it was accepted")
+    return CommandAnswer(found, parts, code=1 if found["changed"] or found["failures"] else 0)
 
 
 @command(app, epilog="Example:  pursuit tools pin git")
-def pin(context: Context, *, server: ServerArgument = None) -> int:
+def pin(context: Context, *, server: ServerArgument = None) -> CommandAnswer:
     """Accept what servers changed in their tools: your allow rules count for them again."""
     found = context.drive(lambda runtime: runtime.toolbox.pin(server))
-    _differences(context.screen, found, found["accepted"], "nothing to accept: no tool has changed")
     if found["accepted"]:
         context.screen.note("accepted: " + ", ".join(_names(found["accepted"])))
-    return 1 if found["failures"] else 0
+    parts = _differences(found, found["accepted"], "nothing to accept: no tool has changed")
+    return CommandAnswer(found, parts, code=1 if found["failures"] else 0)
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [line(f"{row['server']}.{name}") for row in rows for name in row["tools"]]
 
 
-def _differences(screen: Screen, found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], none: str) -> None:
-    """Shows each changed server with its difference, then the servers that could not be reached."""
-    if screen.answer(found):
-        return
+def _differences(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], none: str) -> Iterator[Part]:
+    """Each changed server with its difference, then the servers that could not be reached."""
     for row in rows:
-        screen.plain(f"server {line(row['server'])}")
-        screen.plain(clean(row["difference"]))
-    for reason in found["failures"].values():
-        screen.note(reason)
+        yield f"server {line(row['server'])}"
+        yield clean(row["difference"])
+    yield from map(Note, found["failures"].values())
     for warning in found["warnings"]:
-        screen.note(f"warning: {warning}")
+        yield Note(f"warning: {warning}")
     if not rows and not found["failures"]:
-        screen.hint(none)
+        yield Hint(none)
 
 
 def _approver(screen: Screen, *, yes: bool) -> Callable[[str], Awaitable[bool]] | None:
@@ -193,34 +188,34 @@ def _approver(screen: Screen, *, yes: bool) -> Callable[[str], Awaitable[bool]] 
     return asked if sys.stdin.isatty() and not screen.json else None
 
 
-def listing(screen: Screen, found: Mapping[str, Any], *, why: bool) -> None:
-    """Shows every tool, one per line for a pipe, then the servers that could not be reached."""
+def _listing(found: Mapping[str, Any], *, why: bool) -> Iterator[Part]:
+    """Every tool, one per line for a pipe, then the servers that could not be reached."""
     from pursuit.reports.wording import compact
 
-    if screen.answer(found):
-        return
     rows = found["tools"]
-    if screen.rich and rows and not why:
-        cells = [(row["name"], row["effect"], _parallel(row), _asks(row), row["reason"]) for row in rows]
-        screen.table(("tool", "may", "runs", "asks first", "why"), cells)
-    else:
-        for row in rows:
-            _plain(screen, row, why=why)
+    cells = [(row["name"], row["effect"], _parallel(row), _asks(row), row["reason"]) for row in rows]
+    piped = [(*cell[:3], f"asks first: {cell[3]}", cell[4]) for cell in cells]
+    if why:
+        for row, cell in zip(rows, piped, strict=True):
+            yield TableRows((), (), piped=[cell])
+            yield from _reasons(row)
+    elif rows:
+        yield TableRows(("tool", "may", "runs", "asks first", "why"), cells, piped=piped)
     for server, reason in found["failures"].items():
-        screen.plain(f"{line(server)}\tcannot be reached\t{line(reason, MAX_TEXT)}")
-        screen.note(reason)
+        yield f"{line(server)}\tcannot be reached\t{line(reason, MAX_TEXT)}"
+        yield Note(reason)
     for call in found.get("calls", ()):
-        screen.plain(line(f"call {call['name']} {compact(call['args'])}: {call['decision']} ({call['reason']})"))
+        yield line(f"call {call['name']} {compact(call['args'])}: {call['decision']} ({call['reason']})")
     for server in found.get("disabled", ()):
-        screen.note(f"server {server} is disabled in the configuration")
+        yield Note(f"server {server} is disabled in the configuration")
     for warning in found["warnings"]:
-        screen.note(f"warning: {warning}")
+        yield Note(f"warning: {warning}")
     if not found["tools"] and not found["failures"]:
-        screen.hint("no server offers a tool; configure one under [servers] in pursuit.toml, or in mcp.json")
+        yield Hint("no server offers a tool; configure one under [servers] in pursuit.toml, or in mcp.json")
     elif any(row["when"] for row in found["tools"]):
-        screen.hint(f"mode {found['mode']}; * depends on the arguments: --why shows the rules")
+        yield Hint(f"mode {found['mode']}; * depends on the arguments: --why shows the rules")
     else:
-        screen.hint(f"mode {found['mode']}; --why shows the reasons")
+        yield Hint(f"mode {found['mode']}; --why shows the reasons")
 
 
 def _parallel(row: Mapping[str, Any]) -> str:
@@ -231,36 +226,30 @@ def _asks(row: Mapping[str, Any]) -> str:
     return ASKS[row["decision"]] + ("*" if row["when"] else "")
 
 
-def _plain(screen: Screen, row: Mapping[str, Any], *, why: bool) -> None:
-    screen.row((row["name"], row["effect"], _parallel(row), f"asks first: {_asks(row)}", row["reason"]))
-    if not why:
-        return
+def _reasons(row: Mapping[str, Any]) -> Iterator[str]:
     if row["description"]:
-        screen.plain(f"  {line(row['description'], MAX_TEXT)}")
+        yield f"  {line(row['description'], MAX_TEXT)}"
     for name in TRAITS:
         answer = "yes" if row[name] else "no"
-        screen.plain(f"  {name}: {answer} ({line(row['why'].get(name, 'by default'))})")
+        yield f"  {name}: {answer} ({line(row['why'].get(name, 'by default'))})"
     for rule in row["when"]:
         when = ", ".join(f"{path} = {pattern}" for path, pattern in rule["arguments"].items())
         because = f": {rule['reason']}" if rule["reason"] else ""
-        screen.plain(f"  {line(rule['decision'])} when {line(when + because)}")
+        yield f"  {line(rule['decision'])} when {line(when + because)}"
 
 
-def show_result(screen: Screen, answer: ToolResult) -> None:
-    """Shows a tool's result: text as it is, other blocks by their type, structured content if there are none."""
+def _result(answer: ToolResult) -> Iterator[Part]:
+    """A tool's result: text as it is, other blocks by their type, structured content if there are none."""
     import json
 
-    if screen.answer(answer.as_dict()):
-        return
     if answer.is_error:
-        screen.note("the tool returned an error:")
+        yield Note("the tool returned an error:")
     shown = [_block(block) for block in answer.content]
     if not shown and answer.structured is not None:
         shown = [json.dumps(answer.structured, indent=2, ensure_ascii=False, default=str)]
-    for text in shown:
-        screen.plain(clean(text))
+    yield from map(clean, shown)
     if not shown:
-        screen.hint("the result is empty")
+        yield Hint("the result is empty")
 
 
 def _block(block: Mapping[str, Any]) -> str:

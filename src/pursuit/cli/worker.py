@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pursuit.cli.console import CommandAnswer, Fact, Hint, TableRows
 from pursuit.cli.context import Context, WithContext, command, stop_signals
 
 if TYPE_CHECKING:
     from pursuit.ledger.placement import Placement, WorkerRow
+    from pursuit.runtime import Runtime
     from pursuit.service.worker import Worker
 
 PANEL = "Serve"
@@ -64,16 +67,16 @@ def worker(
         raise ValidationFailed(faults, "no worker was started")
     _require_shared(context)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
-    context.trust_here()
+    trusted = context.trust_here()
     import anyio
 
     from pursuit.cli.context import collect_garbage
 
     collect_garbage()
-    anyio.run(_serve, context, given)
+    anyio.run(_serve, trusted.runtime(), given)
 
 
-async def _serve(context: Context, settings: dict[str, Any]) -> None:
+async def _serve(opened: Runtime, settings: dict[str, Any]) -> None:
     """Runs a worker. The first signal drains it, the second one ends it at once."""
     import logging
     import os
@@ -94,7 +97,7 @@ async def _serve(context: Context, settings: dict[str, Any]) -> None:
                 logs.event(log, logging.INFO, "draining", signal=number)
                 worker.stop()
 
-    async with context.driving() as runtime, anyio.create_task_group() as tasks:
+    async with opened as runtime, anyio.create_task_group() as tasks:
         worker = runtime.worker(**settings)
         await tasks.start(listen, worker)
         await runtime.tasks.maintain()
@@ -111,35 +114,29 @@ def _require_shared(context: Context) -> None:
     from pursuit.errors import InvalidArgument
     from pursuit.ledger.opening import address_of
 
-    if address_of(context.ledger_path()) is None:
+    if address_of(context.ledger_path) is None:
         why = "workers need a ledger that machines share: --state postgresql://…, or `state` in the configuration"
         raise InvalidArgument(why, field="--state")
 
 
 @workers_app.callback(epilog="Example:  pursuit workers drain gpu-1-4711")
-@WithContext
-def workers(context: Context) -> None:
+@partial(WithContext, reads=True)
+def workers(context: Context) -> CommandAnswer | None:
     """List the workers of a shared ledger; drain one."""
-    if context.click.invoked_subcommand is None:
-        _require_shared(context)
-        context.look(lambda runtime: _list(context, runtime.placement))
+    if context.click.invoked_subcommand is not None:
+        return None
+    _require_shared(context)
+    return context.look(lambda runtime: _list(context, runtime.placement))
 
 
-async def _list(context: Context, placement: Placement | None) -> None:
+async def _list(context: Context, placement: Placement | None) -> CommandAnswer:
     assert placement is not None  # noqa: S101 - the ledger is shared
     found = await placement.health()
-    rows = [_row(one) for one in found.workers]
-    if context.screen.answer({"workers": rows, "queued": found.queued, "running": found.running}):
-        return
     heads = ("worker", "machine", "version", "queues", "load", "lease", "seen")
-    cells = [_cells(one) for one in found.workers]
-    if context.screen.rich and cells:
-        context.screen.table(heads, cells)
-    else:
-        for cell in cells:
-            context.screen.row(cell)
-    if not rows:
-        context.screen.hint(f"there are no workers; to start one: {context.command('worker')}")
+    shown = TableRows(heads, [_cells(one) for one in found.workers])
+    none = Hint(f"there are no workers; to start one: {context.command('worker')}")
+    data = {"workers": [_row(one) for one in found.workers], "queued": found.queued, "running": found.running}
+    return CommandAnswer(data, shown if found.workers else none)
 
 
 def _row(one: WorkerRow) -> dict[str, Any]:
@@ -160,11 +157,10 @@ def drain(
     context: Context,
     *,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Worker (`pursuit workers`).")],
-) -> None:
+) -> CommandAnswer:
     """Let a worker finish what it does and end; its other missions go on elsewhere."""
     _require_shared(context)
     from pursuit.service.worker import drain as order
 
     context.look(lambda runtime: order(runtime.service, name))
-    context.screen.answer({"draining": name})
-    context.screen.fact("draining", name)
+    return CommandAnswer({"draining": name}, Fact("draining", name))

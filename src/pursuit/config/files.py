@@ -1,7 +1,6 @@
-"""Reads TOML and JSON documents that a person wrote, and typed values out of their tables.
+"""Reads TOML and JSON documents that a person wrote.
 
-Whatever is in a file, the answer is data or `ValidationFailed` with the file's name. `Fields` collects all faults of a
-table instead of stopping at the first.
+Whatever is in a file, the answer is data or `ValidationFailed` with the file's name.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.opening import file_of, is_address
 
 TOKENS_FILE, SESSIONS_FILE = "tokens.json", "page.json"
 """The files beside the ledger that say who is let in."""
-
-W = TypeVar("W", bound=str)
+STATE_FILES = (TOKENS_FILE, SESSIONS_FILE, "http.token", "asking.key", "signatures.jsonl")
+STATE_FOLDERS = ("locks", "tasks", "live", "workspaces", "problems", "reports")
+"""What there may be beside the ledger. Files whose names begin with the name of such a file belong to it."""
 
 
 def as_table(value: object) -> Mapping[str, Any] | None:
@@ -32,170 +31,6 @@ def as_table(value: object) -> Mapping[str, Any] | None:
         return None
     table = cast("Mapping[object, Any]", value)
     return cast("Mapping[str, Any]", table) if all(isinstance(key, str) for key in table) else None
-
-
-_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (type(None), "null"),
-    (bool, "true or false"),
-    ((int, float), "a number"),
-    (str, "a text"),
-    ((list, tuple), "a list"),
-    (Mapping, "a table"),
-)
-
-
-def kind(value: object) -> str:
-    """What a person would call this value."""
-    return next((word for types, word in _KINDS if isinstance(value, types)), type(value).__name__)
-
-
-class Fields:
-    """One table being read: `at` is where it stands in the file, `faults` collects what is wrong."""
-
-    def __init__(self, table: Mapping[str, Any], *, at: str, source: str, faults: list[Fault]) -> None:
-        self.table = table
-        self.at = at
-        self.source = source
-        self.faults = faults
-
-    def fault(self, key: str, reason: str) -> None:
-        """Notes that this key is wrong."""
-        self.faults.append(Fault(field=self._path(key), reason=reason, source=self.source))
-
-    def _path(self, key: str) -> str:
-        return ".".join(part for part in (self.at, key) if part)
-
-    def only(self, known: Iterable[str]) -> None:
-        """Notes each key outside of `known` as a fault."""
-        names = sorted(known)
-        for key in self.table:
-            if key not in names:
-                self.fault(key, f"there is no such key here{nearest(key, names) or '; known: ' + ', '.join(names)}")
-
-    def text(self, key: str, *, needed: bool = False) -> str | None:
-        """A text that is not empty."""
-        value = self.table.get(key)
-        if value is None and key not in self.table:
-            if needed:
-                self.fault(key, "is missing")
-            return None
-        if not isinstance(value, str):
-            self.fault(key, f"must be a text, not {kind(value)}")
-            return None
-        if not value.strip():
-            self.fault(key, "must not be empty")
-            return None
-        return value
-
-    def word(self, key: str, known: Sequence[W], *, needed: bool = False) -> W | None:
-        """One of these words."""
-        word = self.text(key)
-        if word is None:
-            if needed and key not in self.table:
-                self.fault(key, f"is missing; give one of {', '.join(known)}")
-            return None
-        found = next((one for one in known if one == word), None)
-        if found is None:
-            self.fault(key, f"{word[:100]!r} is none of {', '.join(known)}{nearest(word, known)}")
-        return found
-
-    def texts(self, key: str) -> tuple[str, ...] | None:
-        """A list of texts."""
-        if key not in self.table:
-            return None
-        value = self.table[key]
-        if not isinstance(value, list):
-            hint = f'; write ["{value}"]' if isinstance(value, str) else ""
-            self.fault(key, f"must be a list of texts, not {kind(value)}{hint}")
-            return None
-        items = cast("list[object]", value)
-        for index, item in enumerate(items):
-            if not isinstance(item, str):
-                self.fault(f"{key}[{index}]", f"must be a text, not {kind(item)}")
-        return tuple(item for item in items if isinstance(item, str))
-
-    def text_map(self, key: str) -> dict[str, str]:
-        """A table of texts. Its values may be secret: a fault never shows one."""
-        table = self.subtable(key)
-        for name, value in table.items():
-            if not isinstance(value, str):
-                self.fault(f"{key}.{name}", f"must be a text, not {kind(value)}; put it in quotes")
-        return {name: value for name, value in table.items() if isinstance(value, str)}
-
-    def flag(self, key: str) -> bool | None:
-        """True or false."""
-        value = self.table.get(key)
-        if key in self.table and not isinstance(value, bool):
-            self.fault(key, f"must be true or false, not {kind(value)}")
-        return value if isinstance(value, bool) else None
-
-    def number(self, key: str, *, whole: bool = False, zero: bool = False, negative: bool = False) -> float | None:
-        """A finite number above zero, or zero, or any number if `negative` ones are allowed; whole if asked."""
-        if key not in self.table:
-            return None
-        value = self.table[key]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fault(key, f"must be a number, not {kind(value)}")
-        elif negative and isinstance(value, float) and not math.isfinite(value):
-            self.fault(key, f"must be a finite number, not {value}")
-        elif not (negative or value > 0 or (zero and value == 0)):
-            self.fault(key, f"must be {'zero or more' if zero else 'above zero'}, not {value}")
-        elif abs(value) > sys.float_info.max:
-            self.fault(key, "is too large")
-        elif whole and value != int(value):
-            self.fault(key, f"must be a whole number, not {value}")
-        else:
-            return value
-        return None
-
-    def amount(self, key: str) -> float:
-        """A finite number that must be there; it may be zero."""
-        value = self.table.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
-            self.fault(key, "is missing; give a number" if key not in self.table else "must be a number, 0 or more")
-            return 0.0
-        return float(value)
-
-    def subtable(self, key: str) -> Mapping[str, Any]:
-        """A table inside this one; empty where there is none."""
-        if key not in self.table:
-            return {}
-        table = as_table(self.table[key])
-        if table is None:
-            self.fault(key, f"must be a table, not {kind(self.table[key])}")
-        return table or {}
-
-    def inside(self, key: str) -> Fields:
-        """A reader for a table inside this one, with the same list of faults."""
-        return Fields(self.subtable(key), at=self._path(key), source=self.source, faults=self.faults)
-
-    def tables(self, key: str) -> Iterator[tuple[str, Fields]]:
-        """A reader for each table of a table of tables, with its name; any other entry is a fault."""
-        outer = self.inside(key)
-        for name, value in outer.table.items():
-            if as_table(value) is None:
-                outer.fault(name, f"must be a table, not {kind(value)}")
-            else:
-                yield name, outer.inside(name)
-
-    def rows(self, key: str, known: Iterable[str], most: int | None = None) -> list[Fields]:
-        """A reader for each table of a list; any other entry is a fault, and so are too many (the first are read)."""
-        given = self.table.get(key, [])
-        if not isinstance(given, list):
-            self.fault(key, f"must be a list of tables ([[{self._path(key)}]]), not {kind(given)}")
-            return []
-        entries = cast("list[object]", given)
-        if most is not None and len(entries) > most:
-            self.fault(key, f"has {len(entries)} tables; at most {most}")
-        found: list[Fields] = []
-        for place, entry in enumerate(entries[:most]):
-            name, table = f"{key}[{place}]", as_table(entry)
-            if table is None:
-                self.fault(name, f"must be a table, not {kind(entry)}")
-            else:
-                found.append(Fields(table, at=self._path(name), source=self.source, faults=self.faults))
-                found[-1].only(known)
-        return found
 
 
 MOST_SHOWN = 100

@@ -15,7 +15,8 @@ from pursuit.config.configuration import TOML_KEYS
 from pursuit.config.files import parse_toml, read_text, too_deep
 from pursuit.config.servers import ServerConfig, parse_servers
 from pursuit.core.mission import Mission, parse_mission
-from pursuit.errors import Fault, ValidationFailed
+from pursuit.core.proposing import settings_type
+from pursuit.errors import Fault, ValidationFailed, advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ def load_mission_file(path: Path) -> MissionFile:
     data = parse_toml(read_text(path), source=source)
     _refuse_configuration(data, source)
     servers, faults = _servers(data.pop("servers", None), path)
-    _inline_script(data, path, source, faults)
+    _read_beside(data, path, source, faults)
     _anchor_checks(data, path)
     _anchor_workspace(data, path)
     mission: Mission | None = None
@@ -62,14 +63,14 @@ def _servers(table: object, path: Path) -> tuple[Mapping[str, ServerConfig], lis
     if table is None:
         return {}, []
     # Resolved, so that the same file means the same servers under each of its names, now and on resume.
-    found, faults = parse_servers(table, source=str(path), base=path.resolve().parent, prefix="servers")
+    found, faults = parse_servers(table, source=str(path), base=path.resolve().parent)
     return {name: replace(server, operators=False) for name, server in found.items()}, faults
 
 
 def _refuse_configuration(data: Mapping[str, Any], source: str) -> None:
     """Tells a configuration, which has no directive and only keys of configurations, from a faulty mission."""
-    if data and data.keys() <= {*TOML_KEYS}:
-        reason = "this is a configuration; a mission file has a directive, criteria and a budget (`pursuit scaffold`)"
+    if data and data.keys() <= TOML_KEYS:
+        reason = f"this is a configuration; a mission file has a directive: `{advice('pursuit scaffold {}', 'GOAL')}`"
         raise ValidationFailed([Fault(field="", reason=reason, source=source)])
 
 
@@ -77,22 +78,14 @@ def _count(path: Path, faults: Sequence[Fault]) -> str:
     return f"{path} has {len(faults)} fault{'' if len(faults) == 1 else 's'}"
 
 
-def _inline_script(data: dict[str, Any], path: Path, source: str, faults: list[Fault]) -> None:
-    """`proposer.file` names a script beside the mission file; the mission keeps its text."""
+def _read_beside(data: dict[str, Any], path: Path, source: str, faults: list[Fault]) -> None:
+    """Reads the files beside the mission file that its proposer names; the mission keeps their text."""
     proposer = data.get("proposer")
-    if not isinstance(proposer, dict) or "file" not in proposer:
+    kind = settings_type(proposer)
+    if kind is None or not isinstance(proposer, dict):
         return
-    table = cast("dict[str, Any]", proposer)
-    name = table.pop("file")
-    if "script" in table:
-        faults.append(Fault(field="proposer.file", reason="give either file or script", source=source))
-        return
-    table["script"] = "pass"
-    try:
-        table["script"] = (path.parent / str(name)).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-        faults.append(Fault(field="proposer.file", reason=reason, source=source))
+    for broken in kind.in_file(cast("dict[str, Any]", proposer), path.parent):
+        faults.append(Fault(field=f"proposer.{broken.field}", reason=broken.reason, source=source))
 
 
 def _anchor_workspace(data: dict[str, Any], path: Path) -> None:

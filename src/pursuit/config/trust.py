@@ -1,8 +1,9 @@
-"""Workspace trust: what a file starts, who may have written it, and what this user has accepted.
+"""TrustedFolder trust: what a file starts, who may have written it, and what this user has accepted.
 
 A configuration, a mission file, a problem and a ledger start processes. Each thing that one of them starts has a
-digest. A record in the user's own folder names, for each real path, the digests that the user accepted. A new or
-changed one is not trusted; other edits ask nothing. A file that others can write is refused, whatever was accepted.
+digest; each setting that decides what may be done is a line. A record in the user's own folder names, for each real
+path, the digests and lines that the user accepted. A new or changed one is not trusted, nor is a file from which an
+accepted setting is gone; other edits ask nothing. A file that others can write is refused, whatever was accepted.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from pursuit.config.configuration import JSON_NAME, TOML_NAME, Configuration
-from pursuit.config.files import databases_folder, user_ledger
+from pursuit.config.files import STATE_FILES, STATE_FOLDERS, databases_folder, user_ledger
 from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.servers import ServerConfig
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
-from pursuit.core.mission import agents_of
-from pursuit.errors import Fault, NotTrusted, ValidationFailed
+from pursuit.errors import Fault, NotTrusted, ValidationFailed, advice
 from pursuit.ledger.opening import is_address, without_password
 
 TRUST_VARIABLE = "PURSUIT_TRUST"
@@ -40,11 +40,11 @@ ACCEPTS = "accepts the tokens and sign-ins in this file"
 _NOTES = {"unattended": "asks no permission", "in_place": "changes your own files"}
 
 Starts = Mapping[str, str]
-"""What is started: a line for a person by its digest."""
+"""What is started: a line for a person by its digest; a setting by itself, as `key = value`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
+class TrustedFolder:
     """A file or folder, what it starts, and the further files that say so."""
 
     path: Path
@@ -87,7 +87,7 @@ def _surroundings(around: Surroundings) -> dict[str, Any]:
     return {"env": dict(around.env), "inherit": around.inherit, "isolation": around.isolation}
 
 
-def of_configuration(configuration: Configuration) -> Workspace | None:
+def of_configuration(configuration: Configuration) -> TrustedFolder | None:
     """What a configuration starts; None if there is no file."""
     if configuration.path is None:
         return None
@@ -118,59 +118,82 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
         believed = {"audience": oauth.audience, "resource": oauth.resource, "callers": dict(oauth.callers)}
         believed |= {"approvers": oauth.approvers} if oauth.approvers else {}
         rows.append(started("issuer", "of tokens", [oauth.issuer], keys=oauth.jwks_uri, **believed))
+    rows += [(line, f"setting {line}") for line in sorted(configuration.governing)]
     beside = configuration.path.with_name(JSON_NAME)
     files = (beside,) if configuration.path.name == TOML_NAME and beside.is_file() else ()
-    return Workspace(path=configuration.path, starts=dict(rows), files=files)
+    return TrustedFolder(path=configuration.path, starts=dict(rows), files=files)
 
 
-def of_mission(file: MissionFile) -> Workspace:
+def of_mission(file: MissionFile) -> TrustedFolder:
     """What a mission file starts. The text of a script is none of it: its calls are under policy."""
     rows = [started_server(name, server) for name, server in file.servers.items() if server.enabled]
     for criterion in file.mission.criteria:
         if isinstance(criterion, Check) and criterion.command is not None:
             rows.append(started("check", criterion.criterion_id, criterion.command, cwd=criterion.cwd))
-    agents, workspace = agents_of(file.mission), file.mission.workspace
+    workspace = file.mission.workspace
     where = {} if workspace is None else workspace.model_dump(include={"path", "in_place"}, exclude_defaults=True)
-    for agent in agents:
-        name = "agent" if len(agents) == 1 else f"agent {agent.label}"
-        more = {"inherit": agent.inherit_env, "unattended": agent.command and agent.unattended, **where}
-        rows.append(started("proposer", name, agent.argv, **more))
-    model = getattr(file.mission.proposer, "model", None)
-    if model is not None:
-        rows.append(started("proposer", "model", [str(model)]))
-    return Workspace(path=file.path, starts=dict(rows))
+    for one in file.mission.proposer.starts():
+        rows.append(started("proposer", one.name, one.words, **one.details, **where))
+    return TrustedFolder(path=file.path, starts=dict(rows))
 
 
-def of_schedules(configuration: Configuration) -> list[Workspace]:
+def of_schedules(configuration: Configuration) -> list[TrustedFolder]:
     """What the missions start that `pursuit serve` starts at their time; a file with faults starts nothing."""
-    found: list[Workspace] = []
+    found: list[TrustedFolder] = []
     for schedule in configuration.schedules.values():
         with suppress(ValidationFailed):
             found.append(of_mission(load_mission_file(schedule.mission)))
     return found
 
 
-def of_servers(path: Path, servers: Mapping[str, ServerConfig]) -> Workspace:
+def of_servers(path: Path, servers: Mapping[str, ServerConfig]) -> TrustedFolder:
     """What the servers of a mission file start, for a mission that continues."""
-    return Workspace(path=path, starts=dict(started_server(name, one) for name, one in servers.items() if one.enabled))
+    return TrustedFolder(
+        path=path, starts=dict(started_server(name, one) for name, one in servers.items() if one.enabled)
+    )
 
 
-def of_state(ledger: Path) -> Workspace:
+def of_state(ledger: Path) -> TrustedFolder:
     """What a ledger starts; one that is not there yet starts nothing."""
     if not ledger.exists() or _is_users(ledger):
-        return Workspace(path=ledger)
+        return TrustedFolder(path=ledger)
     return new_state(ledger)
 
 
-def new_state(ledger: Path) -> Workspace:
+def new_state(ledger: Path) -> TrustedFolder:
     """What the ledger starts once it is there: this user makes it, so it is trusted."""
-    return Workspace(path=ledger, starts={hashlib.sha256(CONTINUES.encode()).hexdigest(): CONTINUES})
+    return TrustedFolder(path=ledger, starts={hashlib.sha256(CONTINUES.encode()).hexdigest(): CONTINUES})
 
 
-def of_credentials(path: Path) -> Workspace:
+def of_credentials(path: Path) -> TrustedFolder:
     """Whom a file with tokens or sessions lets in; the one in the user's own data folder needs no question."""
     key = hashlib.sha256(ACCEPTS.encode()).hexdigest()
-    return Workspace(path=path, starts={} if _is_users(path) else {key: ACCEPTS})
+    return TrustedFolder(path=path, starts={} if _is_users(path) else {key: ACCEPTS})
+
+
+def own_files(configuration: Configuration, state: Path) -> tuple[str, ...]:
+    """The beginnings of the real paths of the configuration, scheduled missions, the state and the record of trust."""
+    begun = [state, *(state.with_name(name) for name in STATE_FILES)]
+    found = [state.with_name(name) for name in STATE_FOLDERS]
+    found += [schedule.mission for schedule in configuration.schedules.values()]
+    if (path := configuration.path) is not None:
+        found += [path, *(path.with_name(name) for name in (TOML_NAME, JSON_NAME, ".pursuit"))]
+    with suppress(ValidationFailed):
+        found.append(trust_path().parent)
+    return (*map(os.path.realpath, begun), *(f"{os.path.realpath(one)}/" for one in found))
+
+
+def open_to_globs(configuration: Configuration, state: Path) -> list[str]:
+    """A warning for each rule with a glob that allows a path of Pursuit's own files, if no rule asks or denies."""
+    rules = configuration.policy.rules
+    forms = [form for path in own_files(configuration, state) for form in (path.rstrip("/"), os.path.relpath(path))]
+    free = [form for form in forms if not any(rule.decision != "allow" and rule.looks_at(form) for rule in rules)]
+    return [
+        f"policy.rules[{place}] ({rule}) also allows {covered}, which decides what clients may do; use "
+        "{ under = FOLDER } in place of the glob, which never allows it"
+        for place, rule in enumerate(rules)
+        if rule.decision == "allow" and (covered := next(filter(rule.looks_at, free), None))
+    ]
 
 
 def trusts_everything() -> bool:
@@ -178,14 +201,14 @@ def trusts_everything() -> bool:
     return os.environ.get(TRUST_VARIABLE) == "1"
 
 
-def require_trusted(workspaces: Iterable[Workspace]) -> None:
+def require_trusted(workspaces: Iterable[TrustedFolder]) -> None:
     """Raises `NotTrusted` if one of them starts what the user has not accepted, or can be written by others."""
     missing = untrusted(workspaces)
     if missing:
         raise not_trusted(missing)
 
 
-def untrusted(workspaces: Iterable[Workspace]) -> list[Workspace]:
+def untrusted(workspaces: Iterable[TrustedFolder]) -> list[TrustedFolder]:
     """Those that start something which was not accepted, with that alone. Raises `NotTrusted` for unsafe files."""
     if trusts_everything():
         return []
@@ -194,20 +217,22 @@ def untrusted(workspaces: Iterable[Workspace]) -> list[Workspace]:
     faults = [fault for one in given for path in (one.path, *one.files) for fault in unsafe(path, records.owners)]
     if faults:
         raise NotTrusted("; ".join(map(str, faults)), faults=[fault.as_dict() for fault in faults])
-    return [
-        Workspace(path=one.path, starts=left)
-        for one in given
-        if (left := {key: line for key, line in one.starts.items() if key not in records.accepted(one.path)})
-    ]
+    found: list[TrustedFolder] = []
+    for one in given:
+        accepted = records.accepted(one.path)
+        left = {key: line for key, line in one.starts.items() if key not in accepted}
+        left |= {key: f"removed setting {key}" for key in accepted if " = " in key and key not in one.starts}
+        found += [TrustedFolder(path=one.path, starts=left)] if left else []
+    return found
 
 
-def not_trusted(workspaces: Sequence[Workspace]) -> NotTrusted:
+def not_trusted(workspaces: Sequence[TrustedFolder]) -> NotTrusted:
     """The refusal: what would be started, and the command that accepts it."""
     command = shlex.join(["pursuit", "trust", *(str(one.path) for one in workspaces)])
     rows = [f"{one.path}: {line}" for one in workspaces for line in one.starts.values()]
     paths = ", ".join(str(one.path) for one in workspaces)
     return NotTrusted(
-        f"{paths} starts what you have not trusted yet ({'; '.join(rows)}); look at it, then: {command}",
+        f"{paths} starts or allows what you have not trusted yet ({'; '.join(rows)}); look at it, then: {command}",
         starts=rows,
         trust=command,
     )
@@ -229,7 +254,9 @@ def unsafe(path: Path, owners: Iterable[int] = ()) -> list[Fault]:
             faults.append(Fault(field="", reason=reason, source=str(place)))
         if info.st_uid not in known and not (shared and place != real):
             who = user_of(info.st_uid)
-            reason = f"belongs to {who}, not to you; if you trust all files of {who}: pursuit trust --owner {who}"
+            reason = (
+                f"belongs to {who}, not to you; to trust all files of {who}: {advice('pursuit trust --owner {}', who)}"
+            )
             faults.append(Fault(field="", reason=reason, source=str(place)))
     return faults
 
@@ -306,7 +333,7 @@ class Records:
         return self.trusted.get(str(path.resolve()), ())
 
 
-def record(workspaces: Iterable[Workspace] = (), *, owner: int | None = None) -> None:
+def record(workspaces: Iterable[TrustedFolder] = (), *, owner: int | None = None) -> None:
     """Accepts all that these start, in place of what was accepted for them before; also the files of an owner.
 
     With `PURSUIT_TRUST=1` nothing is written. Records of paths that are gone are dropped.

@@ -1,20 +1,37 @@
-"""A question to a person about one call, and what the answer covers: this call, these arguments, or this tool. Pure.
+"""Approvals: a question to a person about one call, how it stands, and what its answer covers. Pure.
 
+The events of missions and of gateways are read into one record, `Approval`; each question is written to the stream that
+asks it. No other module makes the events that answer a question or let it expire.
 Invariant: a yes is remembered by tool and arguments together, or for a whole tool because the person said so. Where
-several people must say yes, one person counts once, and the narrowest yes is what they agree on.
+several people must say yes, one person counts once, and the narrowest yes is what they agree on. Silence is a no.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
-from pursuit.core.events import Permission
+from pursuit.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalExpired,
+    ApprovalShown,
+    Channel,
+    Event,
+    Permission,
+)
+from pursuit.core.gateway_events import (
+    GatewayApprovalAnswered,
+    GatewayApprovalAsked,
+    GatewayApprovalShown,
+    GatewayApprovalUsed,
+    GatewayEvent,
+)
 
 Answer = Permission | Literal["expired"]
 WIDTHS: tuple[Permission, ...] = ("once", "arguments", "mission")
@@ -22,6 +39,9 @@ WIDTHS: tuple[Permission, ...] = ("once", "arguments", "mission")
 GRANTS = frozenset(WIDTHS)
 MOST_PEOPLE = 5
 """So many people can be required to say yes to one call."""
+APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
+EXPIRY = "its expiry"
+"""Who denies a question of a gateway that has expired."""
 
 
 class Yes(NamedTuple):
@@ -29,6 +49,279 @@ class Yes(NamedTuple):
 
     answer: Permission
     by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A question to a person about one call of a mission, of its agent or of a gateway's client, and how it stands.
+
+    Times are seconds since 1970. Without an `answer` the question is open until `until`, when silence counts as no.
+    """
+
+    approval_id: str
+    stream: str = ""
+    """The id of the mission or of the gateway that asks."""
+    asker: Literal["mission", "gateway"] = "mission"
+    call_id: str | None = None
+    iteration: int | None = None
+    tool: str
+    args: Mapping[str, Any] = field(repr=False)
+    """The arguments; without secrets, and cut, if they are in the blob `whole`."""
+    whole: str | None = None
+    masked: bool | None = None
+    """Whether secrets by their names are masked in the arguments; None where these are not shown whole."""
+    description: str
+    """The question as a person reads it."""
+    cut: bool = False
+    """Whether the description does not show the arguments whole."""
+    reason: str
+    asked_at: float
+    until: float
+    scope: str
+    """What a yes to exactly this call covers."""
+    client: str | None = None
+    """The client that makes the call; None is the operator."""
+    owner: str | None = None
+    """The client whose mission it is."""
+    require: int = 1
+    """How many people must say yes."""
+    digest: str | None = None
+    """The definition of the tool that the yes is about."""
+    accepts: Mapping[str, Any] | None = None
+    """What a yes accepts (`Changes.what`), if the question is about the changes of a server and not about a call."""
+    answer: Answer | None = None
+    by: str | None = None
+    why: str | None = None
+    channel: Channel | None = None
+    answered_at: float | None = None
+    said: Mapping[str, Yes] = field(default_factory=dict[str, Yes])
+    """Who has said yes, by the subject."""
+    shown: frozenset[str] = frozenset()
+    """Who has seen the arguments whole, by the subject."""
+    kept: bool = False
+    """Whether the answer counts in the next iteration: the turn of the agent that asked ended without it."""
+    used: bool = False
+    """Whether a call at a gateway has used the answer."""
+
+    @property
+    def granted(self) -> bool:
+        """Whether as many people as are required have said yes."""
+        return self.answer in GRANTS
+
+    def is_open(self, now: float) -> bool:
+        """Whether it still waits for an answer at this time."""
+        return self.answer is None and now < self.until
+
+    @property
+    def approved_by(self) -> list[str]:
+        """Who has said yes so far."""
+        return [one.by for one in self.said.values()]
+
+    @property
+    def answered(self) -> bool:
+        """Whether a person has answered it, or enough people have."""
+        return self.answer is not None and self.answer != "expired"
+
+    def is_about(self, tool: str, args: Mapping[str, Any]) -> bool:
+        """Whether it asks about a call of this tool with exactly these arguments."""
+        return self.scope == call_scope(tool, args, digest=self.digest, client=self.client)
+
+    def granted_scope(self) -> str:
+        """What the yes covers for longer than this call."""
+        wide = self.answer == "mission" and self.accepts is None
+        scope = tool_scope(self.tool, digest=self.digest, client=self.client) if wide else self.scope
+        return _of_people(scope, self.require)
+
+
+def approval_id(call_id: str) -> str:
+    """The id of the question about a call; the same call always has the same question."""
+    return f"approval-{hashlib.sha256(call_id.encode()).hexdigest()[:16]}"
+
+
+def tool_scope(tool: str, *, digest: str | None, client: str | None) -> str:
+    """Every call that one client makes of a tool with this definition."""
+    return _of_client(f"tool {_bound(tool, digest)}", client)
+
+
+def call_scope(tool: str, args: Mapping[str, Any], *, digest: str | None = None, client: str | None = None) -> str:
+    """The calls with exactly these arguments, also where they hold text that cannot be encoded."""
+    body = json.dumps([_bound(tool, digest), args], sort_keys=True, separators=(",", ":"))
+    return _of_client(f"call {hashlib.sha256(body.encode()).hexdigest()}", client)
+
+
+def _bound(tool: str, digest: str | None) -> str:
+    return f"{tool} as {digest}" if digest else tool
+
+
+def _of_client(scope: str, client: str | None) -> str:
+    """A scope for one client. The client becomes one word, so two scopes and clients are never the same text."""
+    if client is None:
+        return scope
+    one_word = json.dumps(client).replace(" ", "\\u0020") if " " in client else client
+    return f"{scope} by {one_word}"
+
+
+def _of_people(scope: str, people: int) -> str:
+    return scope if people == 1 else f"{people} people for {scope}"
+
+
+def answer_event(
+    asked: Approval,
+    answer: Permission,
+    *,
+    at: float,
+    by: str,
+    person: str | None,
+    channel: Channel | None,
+    reason: str | None,
+) -> ApprovalAnswered | GatewayApprovalAnswered:
+    """The answer of a person, for the stream that asks."""
+    make = ApprovalAnswered if asked.asker == "mission" else partial(GatewayApprovalAnswered, audited=True)
+    return make(
+        at=at, by=by, reason=reason, approval_id=asked.approval_id, answer=answer, channel=channel, person=person
+    )
+
+
+def unattended_answer(asked: ApprovalAsked) -> ApprovalAnswered:
+    """The yes of the operator who wrote `unattended = true`."""
+    return ApprovalAnswered(at=asked.at, approval_id=asked.approval_id, answer="once", by="unattended = true")
+
+
+def shown_event(asked: Approval, *, at: float, by: str, person: str) -> ApprovalShown | GatewayApprovalShown:
+    """That a person has seen the arguments whole, for the stream that asks."""
+    kind = ApprovalShown if asked.asker == "mission" else GatewayApprovalShown
+    return kind(at=at, by=by, approval_id=asked.approval_id, person=person)
+
+
+def expiry_event(asked: Approval, at: float) -> ApprovalExpired | GatewayApprovalAnswered:
+    """That no answer came in time, for the stream that asks. Stored, it also holds if the clock is set back."""
+    if asked.asker == "mission":
+        return ApprovalExpired(at=at, approval_id=asked.approval_id)
+    return GatewayApprovalAnswered(at=at, approval_id=asked.approval_id, answer="denied", by=EXPIRY)
+
+
+@dataclass(slots=True)
+class Questions:
+    """The questions of one stream by their ids, and what was allowed there for longer than one call."""
+
+    asked: dict[str, Approval] = field(default_factory=dict[str, Approval])
+    granted: set[str] = field(default_factory=set[str])
+
+    def get(self, question: str) -> Approval | None:
+        """A question by its id."""
+        return self.asked.get(question)
+
+    def open(self, now: float | None = None) -> list[Approval]:
+        """The questions without an answer; with `now` those alone that still wait for it."""
+        return [one for one in self.asked.values() if one.answer is None and (now is None or one.is_open(now))]
+
+    def expiries(self, now: float) -> list[ApprovalExpired]:
+        """An event for each open question of a mission whose time is over."""
+        late = [one for one in self.open() if not one.is_open(now)]
+        return [ApprovalExpired(at=now, approval_id=one.approval_id) for one in late]
+
+    def is_granted(
+        self,
+        question: str,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        client: str | None,
+        digest: str | None,
+        require: int = 1,
+    ) -> bool:
+        """Whether enough people have said yes to this call of a client, by this question or by a wider yes.
+
+        A yes is for the definition that the tool had; one from before definitions were recorded is for any.
+        """
+        known = self.asked.get(question)
+        if known is not None and known.answer is not None:
+            same = known.accepts is not None or (known.is_about(tool, args) and known.digest in (None, digest))
+            return same and known.granted and known.require >= require
+        # Without its definition a tool named "x as D" has the scope of a tool x with the definition D.
+        digests = {digest} if " as " in tool else {digest, None}
+        wide = [tool_scope(tool, digest=one, client=client) for one in digests]
+        narrow = [call_scope(tool, args, digest=one, client=client) for one in digests]
+        return self.covers([*wide, *narrow], require)
+
+    def covers(self, scopes: Iterable[str], require: int) -> bool:
+        """Whether at least so many people have said yes to one of these scopes."""
+        numbers = range(require, MOST_PEOPLE + 1)
+        return any(_of_people(scope, people) in self.granted for scope in scopes for people in numbers)
+
+    def of_scope(self, scope: str, require: int) -> list[Approval]:
+        """The questions about these calls to at least so many people, the oldest first."""
+        return [one for one in self.asked.values() if one.scope == scope and one.require >= require]
+
+    def unused(self, scope: str, require: int, now: float) -> Approval | None:
+        """A question about these calls whose answer no call has used yet."""
+        asked = [one for one in self.of_scope(scope, require) if one.answered]
+        return next((one for one in asked if not one.used and now < one.until), None)
+
+    def waits(self, now: float) -> bool:
+        """Whether a question waits for its answer, or an answer for its call."""
+        return any(now < one.until and not one.used for one in self.asked.values())
+
+    def apply(self, event: Event | GatewayEvent) -> None:
+        """Applies an event of the stream; those that are about no approval change nothing."""
+        match event:
+            case ApprovalAsked() | GatewayApprovalAsked():
+                self.asked[event.approval_id] = read_question(event)
+            case ApprovalAnswered() | GatewayApprovalAnswered():
+                self._answered(event)
+            case ApprovalExpired():
+                self._expired(event.approval_id, event.at)
+            case ApprovalShown() | GatewayApprovalShown() if (asked := self.asked.get(event.approval_id)) is not None:
+                self.asked[asked.approval_id] = replace(asked, shown=asked.shown | {event.person})
+            case GatewayApprovalUsed() if (asked := self.asked.get(event.approval_id)) is not None:
+                self.asked[asked.approval_id] = replace(asked, used=True)
+            case _:
+                pass
+
+    def keep(self) -> None:
+        """Keeps the open questions of an agent for the next iteration."""
+        self.asked |= {one.approval_id: replace(one, kept=True) for one in self.open()}
+
+    def end_iteration(self) -> None:
+        """Forgets the questions of an iteration, but for those that are kept and those about changes of a server."""
+        self.asked = {
+            key: one if one.accepts is not None else replace(one, kept=False)
+            for key, one in self.asked.items()
+            if one.answer and (one.accepts is not None or one.kept)
+        }
+
+    def _expired(self, question: str, at: float) -> None:
+        asked = self.asked.get(question)
+        if asked is not None and asked.answer is None:
+            self.asked[question] = replace(asked, answer="expired", answered_at=at)
+
+    def _answered(self, event: ApprovalAnswered | GatewayApprovalAnswered) -> None:
+        """A no in time counts, or a yes from as many people as are required; a wide yes also answers others."""
+        asked = self.asked.get(event.approval_id)
+        if isinstance(event, GatewayApprovalAnswered) and event.by == EXPIRY and event.person is None:
+            self._expired(event.approval_id, event.at)
+            return
+        if asked is None or asked.answer is not None or event.at >= asked.until:
+            return
+        answer, by = event.answer, event.by
+        if answer in GRANTS:
+            said = {**asked.said}
+            said.setdefault(event.person or by, Yes(answer, by))
+            asked, together = replace(asked, said=said), agreed(said, asked.require)
+            if together is None:
+                self.asked[asked.approval_id] = asked
+                return
+            answer, by = together
+        closed = partial(replace, answer=answer, by=by, why=event.reason, channel=event.channel, answered_at=event.at)
+        asked = self.asked[asked.approval_id] = closed(asked)
+        if answer == "denied" or (answer == "once" and asked.accepts is None):
+            return
+        self.granted.add(asked.granted_scope())
+        # At a gateway a question is closed by its own answer alone: a later gateway may use it, and has not this yes.
+        for other in self.open() if asked.asker == "mission" else ():
+            wide = tool_scope(other.tool, digest=other.digest, client=other.client)
+            if other.accepts is None and self.covers([other.scope, wide], other.require):
+                self.asked[other.approval_id] = closed(other)
 
 
 def agreed(said: Mapping[str, Yes], require: int) -> Yes | None:
@@ -39,106 +332,32 @@ def agreed(said: Mapping[str, Yes], require: int) -> Yes | None:
     return Yes(first.answer, " and ".join(one.by for one in said.values()))
 
 
-def people_row(require: int, said: Mapping[str, Yes]) -> dict[str, Any]:
-    """How many people must say yes, and who has; nothing if it is one."""
-    return {} if require == 1 else {"required": require, "approved_by": [one.by for one in said.values()]}
-
-
-@dataclass(slots=True, kw_only=True)
-class Approval:
-    """One question; no answer yet means that it is open."""
-
-    approval_id: str
-    call_id: str
-    tool: str
-    args: dict[str, Any]
-    description: str
-    reason: str
-    asked_at: float
-    until: float
-    subject: str | None = None
-    require: int = 1
-    cut: bool = False
-    digest: str | None = None
-    accepts: dict[str, Any] | None = None
-    answer: Answer | None = None
-    by: str | None = None
-    why: str | None = None
-    kept: bool = False
-    """Whether the answer counts in the next iteration: the turn of the agent that asked ended without it."""
-    said: dict[str, Yes] = field(default_factory=dict[str, Yes])
-    """Who has said yes, by the subject."""
-    shown: set[str] = field(default_factory=set[str])
-    """Who has seen the arguments whole."""
-
-    def scope(self, answer: Permission) -> str:
-        """What a yes of this width covers."""
-        scope = tool_scope(self.tool) if answer == "mission" else call_scope(self.tool, self.args)
-        bound = _bound(scope, self.digest, self.subject)
-        return granted_scope(bound, self.require)
-
-
-def _bound(scope: str, digest: str | None, subject: str | None) -> str:
-    """A scope for one definition of the tool and for one client."""
-    scope = f"{scope} as {digest}" if digest else scope
-    return scope if subject is None else client_scope(scope, subject)
-
-
-def client_scope(scope: str, subject: str) -> str:
-    """A scope for one client. The subject becomes one word, so two scopes and subjects are never the same text."""
-    one_word = json.dumps(subject).replace(" ", "\\u0020") if " " in subject else subject
-    return f"{scope} by {one_word}"
-
-
-def approval_id(call_id: str) -> str:
-    """The id of the question about a call; the same call always has the same question."""
-    return f"approval-{hashlib.sha256(call_id.encode()).hexdigest()[:16]}"
-
-
-def tool_scope(tool: str) -> str:
-    """Every call of a tool."""
-    return f"tool {tool}"
-
-
-def call_scope(tool: str, args: Mapping[str, Any]) -> str:
-    """The calls of a tool with exactly these arguments."""
-    body = msgspec.json.encode([tool, args], order="deterministic")
-    return f"call {hashlib.sha256(body).hexdigest()}"
-
-
-def granted_scope(scope: str, people: int) -> str:
-    """The scope of a yes that so many people gave."""
-    return scope if people == 1 else f"{people} people for {scope}"
-
-
-def is_covered(granted: set[str], scope: str, require: int) -> bool:
-    """Whether at least so many people have said yes to this scope."""
-    return any(granted_scope(scope, people) in granted for people in range(require, MOST_PEOPLE + 1))
-
-
-def is_granted(
-    granted: set[str],
-    approval: Approval | None,
-    tool: str,
-    args: Mapping[str, Any],
-    subject: str | None,
-    *,
-    digest: str | None,
-    require: int = 1,
-) -> bool:
-    """Whether enough people have said yes to this call of a client, or to something that covers it.
-
-    A yes is for the definition that the tool had; one from before definitions were recorded is for any.
-    """
-    if approval is not None and approval.answer is not None:
-        same = approval.accepts is not None or (
-            call_scope(approval.tool, approval.args) == call_scope(tool, args) and approval.digest in (None, digest)
-        )
-        return same and approval.answer in GRANTS and approval.require >= require
-    scopes = tool_scope(tool), call_scope(tool, args)
-    return any(is_covered(granted, _bound(scope, one, subject), require) for scope in scopes for one in {digest, None})
-
-
-def pending(approvals: Mapping[str, Approval]) -> list[Approval]:
-    """The questions without an answer."""
-    return [approval for approval in approvals.values() if approval.answer is None]
+def read_question(event: ApprovalAsked | GatewayApprovalAsked) -> Approval:
+    """The record of a question."""
+    match event:
+        case GatewayApprovalAsked():
+            asker, scope, client, whole = "gateway", event.scope, event.who, event.whole
+            call_id = iteration = None
+        case _:
+            asker, client, whole = "mission", event.subject, None
+            scope = call_scope(event.tool, event.args, digest=event.digest, client=client)
+            call_id, iteration = event.call_id, event.iteration
+    return Approval(
+        approval_id=event.approval_id,
+        asker=asker,
+        call_id=call_id,
+        iteration=iteration,
+        tool=event.tool,
+        args=event.args,
+        whole=whole,
+        description=event.description,
+        cut=event.cut,
+        reason=event.reason,
+        asked_at=event.at,
+        until=event.until,
+        scope=scope,
+        client=client,
+        require=event.require,
+        digest=event.digest,
+        accepts=event.accepts,
+    )

@@ -122,7 +122,7 @@ class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
 class AttemptScored(AttemptEvent, frozen=True, kw_only=True):
     """The judge's score; `evidence` is the outside input that it used, so that it can be judged again without it.
 
-    `judge` is the digest of everything that judged.
+    `judge` is the digest of everything that judged. `isolated` is None if the judge runs no submitted code.
     """
 
     rows: tuple[ScoreRow, ...] = ()
@@ -130,6 +130,7 @@ class AttemptScored(AttemptEvent, frozen=True, kw_only=True):
     evidence: dict[str, Any] | None = None
     error: str | None = None
     judge: str = ""
+    isolated: bool | None = None
 
 
 AnyAttemptEvent = (

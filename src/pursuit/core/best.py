@@ -23,7 +23,7 @@ from pursuit.core.audit import redacted
 from pursuit.core.criteria import Comparison, MetricThreshold, describe
 from pursuit.core.mission import Mission
 from pursuit.core.observe import source_matches
-from pursuit.core.search import SearchProposer
+from pursuit.core.proposing import StoredObjective
 from pursuit.core.series import Metrics, Point, better, holds
 
 OBJECTIVE = "objective"
@@ -118,27 +118,25 @@ class BestPoints:
 
     __slots__ = ("_best", "_first", "_goals", "_limits", "_means", "_replicates", "_reports", "_tool", "names", "noisy")
 
-    def __init__(self, mission: Mission) -> None:
+    def __init__(self, mission: Mission, sought: StoredObjective | None) -> None:
         thresholds = [one for one in mission.criteria if isinstance(one, MetricThreshold)]
-        search = mission.proposer if isinstance(mission.proposer, SearchProposer) else None
-        named = None if search is None else search.constraints
+        named = None if sought is None else sought.constraints
         self._limits = [one for one in thresholds if (one.required if named is None else one.criterion_id in named)]
         self._goals = {
             one.criterion_id: Goal(key=one.criterion_id, metric=one.metric, op=one.op, criterion=one)
             for one in thresholds
         }
         self._first: str | None = None
-        if search is not None and search.objective is not None:
-            objective = _objective(search, thresholds)
+        if sought is not None and sought.metric is not None:
+            objective = _goal_of(sought, thresholds)
             if objective is not None:
                 self._goals.setdefault(objective.key, objective)
                 self._first = objective.key
         self._best: Points = {}
         self._means: Points | None = None
-        self._tool = None if search is None else search.tool_name
+        self._tool = None if sought is None else sought.tool
         self._replicates: dict[str, Replicate] = {}
-        said = False if search is None else search.noise
-        self.noisy = None if said is None else bool(said)
+        self.noisy = False if sought is None else sought.noise
         """Whether equal calls of a search give different values; None while that is not known."""
         self._reports: dict[str, set[str]] = {}
         named = (one.metric for one in (*self._goals.values(), *self._limits))
@@ -277,13 +275,13 @@ class BestPoints:
             )
 
 
-def _objective(search: SearchProposer, thresholds: Sequence[MetricThreshold]) -> Goal | None:
+def _goal_of(sought: StoredObjective, thresholds: Sequence[MetricThreshold]) -> Goal | None:
     """The goal of a search with an objective: the threshold that it stands for, if there is one."""
-    metric = (search.objective or "").removeprefix("metrics.")
+    metric = (sought.metric or "").removeprefix("metrics.")
     own = next((one for one in thresholds if one.metric == metric and one.op != "!="), None)
-    if search.direction is None:
+    if sought.direction is None:
         return None if own is None else Goal(key=own.criterion_id, metric=metric, op=own.op, criterion=own)
-    op = "<" if search.direction == "minimize" else ">"
+    op = "<" if sought.direction == "minimize" else ">"
     if own is not None and own.op[0] == op:
         return Goal(key=own.criterion_id, metric=metric, op=own.op, criterion=own)
     return Goal(key=OBJECTIVE, metric=metric, op=op)

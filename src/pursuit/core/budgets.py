@@ -7,15 +7,13 @@ child keeps to its own; what is not known to be unused stays lent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from pursuit.core.caps import CAPS, POOLED, Budget, BudgetUse, CapUse
 from pursuit.core.criteria import Check
 from pursuit.core.events import CallIntended, CallSettled
-from pursuit.core.mission import SPAWN, AskedProposer, Budget, Mission
+from pursuit.core.mission import SPAWN, Mission
 from pursuit.core.state import CallRecord, Child, MissionState
-
-POOLED = ("max_iterations", "max_tool_calls", "max_tokens", "max_cost_usd")
-"""The caps that are divided; time passes for all at once."""
 
 Amounts = Mapping[str, float]
 
@@ -32,29 +30,40 @@ def is_spawn(state: MissionState, tool: str) -> bool:
 
 def reservation(budget: Budget) -> dict[str, float]:
     """What a child with this budget may use at most."""
-    return {name: getattr(budget, name) for name in POOLED if getattr(budget, name) != -1}
-
-
-_OWN: dict[str, Callable[[MissionState], float]] = {
-    "max_iterations": lambda state: state.iteration_count + (state.open is not None),
-    "max_tool_calls": lambda state: state.tool_calls,
-    "max_tokens": lambda state: state.tokens,
-    "max_cost_usd": lambda state: state.cost_usd,
-}
+    caps = budget.caps
+    return {name: caps[name] for name in POOLED if caps[name] != -1}
 
 
 def most_requests(mission: Mission) -> int | None:
     """How many requests to its language model a mission can make at most, besides summaries; None without a limit."""
-    proposer, iterations = mission.proposer, mission.budget.max_iterations
-    if not isinstance(proposer, AskedProposer) or iterations == -1:
-        return None
-    return iterations * (proposer.max_requests if proposer.turn == "agent" else 1)
+    each, iterations = mission.proposer.max_requests_per_iteration, mission.budget.max_iterations
+    return None if each is None or iterations == -1 else iterations * each
 
 
 def used_of(state: MissionState) -> dict[str, float]:
-    """What a mission has used, its own children included; without `max_cost_usd` if the cost is not known."""
+    """What a mission has used, its own children included; without its cost if that is not known."""
     unknown = cost_unknown(state)
-    return {name: _used(state, name) for name in POOLED if name != "max_cost_usd" or not unknown}
+    return {name: _used(state, name) for name in POOLED if CAPS[name].unit != "usd" or not unknown}
+
+
+def budget_use(state: MissionState, seconds: float | None = None) -> BudgetUse:
+    """The caps and what was used of them, also by children; what is set aside for running children counts as used.
+
+    `seconds` is its wall clock now, or else that of its last event.
+    """
+    unknown = cost_unknown(state)
+    rows: dict[str, CapUse] = {}
+    for name, cap in CAPS.items():
+        used: float | None = _sum(cap.own(state), state.lent.get(name, 0))
+        match cap.unit:
+            case "count":
+                used = int(used)
+            case "seconds":
+                used = round(used if seconds is None else seconds, 3)
+            case "usd":
+                used = None if unknown else used
+        rows[name] = CapUse(cap=cap, limit=state.cap(name), used=used)
+    return BudgetUse(caps=rows, on_exhausted=state.mission.budget.on_exhausted)
 
 
 def cost_unknown(state: MissionState) -> bool:
@@ -63,14 +72,16 @@ def cost_unknown(state: MissionState) -> bool:
 
 
 def _used(state: MissionState, name: str) -> float:
-    return _sum(_OWN[name](state), state.lent.get(name, 0))
+    """What is used of a cap; an iteration counts from its beginning."""
+    begun = state.open is not None and name == "max_iterations"
+    return _sum(CAPS[name].own(state) + begun, state.lent.get(name, 0))
 
 
 def kept_for_checks(state: MissionState) -> int:
-    """The calls of `max_tool_calls` that only checks may use: one for each, but one call is left for the mission."""
+    """The calls of `max_tool_calls` that only checks may use: as each needs, but one call is left for the mission."""
     cap = state.budget["max_tool_calls"]
-    checks = sum(isinstance(one, Check) for one in state.mission.criteria) if cap != -1 and state.asks else 0
-    return min(checks, max(0, int(cap) - 1))
+    checks = [one for one in state.mission.criteria if isinstance(one, Check)] if cap != -1 and state.asks else []
+    return min(sum(1 + one.confirm for one in checks), max(0, int(cap) - 1))
 
 
 class RemainingBudget:

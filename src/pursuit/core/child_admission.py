@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
-from pursuit.core.budgets import POOLED, RemainingBudget, child_id, is_spawn, reservation
+from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, reservation
+from pursuit.core.caps import POOLED
 from pursuit.core.criteria import Check
-from pursuit.core.mission import AGENT, SPAWN, BestOfProposer, Fleet, Mission, MissionPolicy, ModelProposer
+from pursuit.core.mission import SPAWN, Fleet, Mission, MissionPolicy
+from pursuit.core.pick import decides
+from pursuit.core.proposing import settings_type
 from pursuit.core.state import MissionState
 from pursuit.errors import Fault, ValidationFailed
 
-AUTHORED = frozenset({"script", "repeat", "search", "best_of"})
-"""The proposers whose calls the operator wrote; a replay has those of the mission that it was recorded from."""
 COMPLETED, TERMINATED = "mission_completed", "mission_terminated"
 _GLOB = frozenset("*?[")
 
@@ -76,7 +77,7 @@ class Spawns:
 
 def is_authored(state: MissionState) -> bool:
     """Whether the operator wrote what this mission proposes."""
-    return state.operators_own and state.mission.proposer.kind in AUTHORED
+    return state.operators_own and state.facts.authored
 
 
 def wanted_child(state: MissionState, args: Mapping[str, Any]) -> Mission:
@@ -102,22 +103,22 @@ def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) ->
     parent = state.mission
     rules = [rule.model_dump(mode="json") for rule in parent.observe if any(fnmatchcase(t, rule.tool) for t in tools)]
     own = cast("list[Any]", args["observe"]) if isinstance(args.get("observe"), list) else []
-    agent = _is_agent(args)
+    works = _works_in_tree(args)
     data = {
         **args,
-        "tool_allowlist": list(tools) or (None if agent else [SPAWN]),
+        "tool_allowlist": list(tools) or (None if works else [SPAWN]),
         "observe": [*rules, *own],
         "allow_scripted_strategies": parent.allow_scripted_strategies,
     }
     if not parent.lessons:
         data["lessons"] = False
-    if agent and parent.workspace is not None:
+    if works and parent.workspace is not None:
         data["workspace"] = parent.workspace.model_dump(mode="json")
     wall_clock = state.cap("max_wall_clock_seconds")
     budget = args.get("budget")
     if isinstance(budget, Mapping) and wall_clock is not None:
         data["budget"] = {"max_wall_clock_seconds": wall_clock, **cast("Mapping[str, Any]", budget)}
-    if "proposer" not in args and isinstance(parent.proposer, ModelProposer):
+    if "proposer" not in args and parent.proposer.inherited:
         data["proposer"] = parent.proposer.model_dump(mode="json")
     if parent.policy is not None:
         data["policy"] = _policy(parent.policy, args.get("policy"), tools)
@@ -143,7 +144,7 @@ def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], lis
     words = args.get("tool_allowlist")
     if words is None:
         none = Fault(field="tool_allowlist", reason="the parent has no tools to share")
-        return theirs, [] if theirs or _is_agent(args) else [none]
+        return theirs, [] if theirs or _works_in_tree(args) else [none]
     found: dict[str, None] = {}
     faults: list[Fault] = []
     for place, word in enumerate(cast("list[Any]", words) if isinstance(words, list) else [words]):
@@ -157,9 +158,9 @@ def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], lis
     return list(found), faults
 
 
-def _is_agent(args: Mapping[str, Any]) -> bool:
-    given = args.get("proposer")
-    return isinstance(given, Mapping) and cast("Mapping[str, Any]", given).get("kind") == AGENT
+def _works_in_tree(args: Mapping[str, Any]) -> bool:
+    kind = settings_type(args.get("proposer"))
+    return kind is not None and kind.WORKSPACE
 
 
 def _means(word: str, tool: str) -> bool:
@@ -170,29 +171,25 @@ def _means(word: str, tool: str) -> bool:
 
 
 def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault]:
-    given = args.get("proposer")
-    kind = cast("Mapping[str, Any]", given).get("kind") if isinstance(given, Mapping) else given
-    if given is None and not isinstance(state.mission.proposer, ModelProposer):
+    given, parents = args.get("proposer"), state.mission.proposer
+    if given is None and not parents.inherited:
         return [Fault(field="proposer", reason="must be given: the parent has no model that the child could use")]
-    if kind == AGENT:
-        rivals = state.mission.proposer.agents if isinstance(state.mission.proposer, BestOfProposer) else []
-        if not any(given == one.model_dump(mode="json") for one in rivals):
-            return [Fault(field="proposer", reason='a child is an agent only where proposer.kind = "best_of" names it')]
-    if kind in ("client", "sampling"):
-        return [Fault(field="proposer", reason=f"a child has no client that could propose ({kind})")]
-    if kind == "script" and not is_authored(state):
-        return [Fault(field="proposer", reason="only the operator writes the script of a child")]
-    return []
+    kind = settings_type(given)
+    if kind is None:
+        return []
+    own = any(given == one.model_dump(mode="json") for one in parents.children())
+    why = None if own else kind.CHILDREN or (None if is_authored(state) else kind.AUTHORS)
+    return [] if why is None else [Fault(field="proposer", reason=why)]
 
 
 def _check_faults(state: MissionState, child: Mission) -> list[Fault]:
     """A child runs no command of its own, and a model sets none of the keys that only the operator may set."""
     faults: list[Fault] = []
-    best_of = isinstance(state.mission.proposer, BestOfProposer)  # its children have its own criteria
+    same = decides(state.mission)  # its children have its own criteria
     for place, check in enumerate(child.criteria):
         if not isinstance(check, Check):
             continue
-        if check.command is not None and not (best_of and check in state.mission.criteria):
+        if check.command is not None and not (same and check in state.mission.criteria):
             faults.append(Fault(field=f"criteria[{place}].command", reason="a child runs no command of its own"))
         if not is_authored(state) and (check.idempotent or check.expect.file is not None):
             reason = "only the operator says that a check may be repeated, or looks for files"

@@ -1,8 +1,9 @@
 """Fresh measurements before a criterion counts: `confirm = 3` on a threshold, and the winner of a search.
 
 A value that meets such a threshold makes its call a candidate. The criterion counts once the same call, measured again
-that many times, meets it on average; the first value is left out, because it was chosen for being good. Every later
-value of the same call counts too, so a candidate that was rejected needs more than one more lucky value.
+that many times, meets it on average; the first value is left out, because it was chosen for being good. Each rejection
+doubles the number, for any candidate and for the rejected one again, whose values all count: nobody looks after each
+value until it is lucky.
 
 A trial of a search that meets all thresholds is a candidate without `confirm`: one fresh measurement shows whether
 there is noise, and with noise it needs five, and twice as many for each candidate that was rejected before it.
@@ -24,11 +25,13 @@ import msgspec
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.series import Point, holds
 
-RETESTS, MOST_RETESTS = 5, 40
-"""With noise, the fresh measurements of a search's winner: at first, and at most. Each rejected winner was one more
-chance to be lucky, so it doubles the number: otherwise a long search wins by luck in the end. At the true minimum, half
-a standard deviation above its target, 8 % of searches win by luck, whatever their length (with 3, 4, 5, ... 20 it was
-30 % of those with 60 trials, 39 % of those with 300)."""
+RETESTS = 5
+"""With noise, the fresh measurements of a search's winner at first."""
+MOST = 8
+"""How many times as many it takes at most. Each rejected winner was one more chance to be lucky, so it doubles the
+number: otherwise a long search wins by luck in the end. At the true minimum, half a standard deviation above its
+target, 8 % of searches win by luck, whatever their length (with 3, 4, 5, ... 20 it was 30 % of those with 60 trials,
+39 % of those with 300)."""
 MOST_FRESH = 1_000
 """The measurements of one call that are kept: ten times the largest `confirm`."""
 MOST_CANDIDATES = 10_000
@@ -50,7 +53,10 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     place: tuple[int, int]
     """The latest measurement."""
     needed: int
-    """The fresh measurements that it takes."""
+    """The fresh measurements that it takes, since it was rejected last."""
+    looked: int = 0
+    """Those that it had when it was rejected last."""
+    rejections: int = 0
     retest: bool = False
     """Whether it is the winner of a search without `confirm`: it is rejected as soon as the average fails."""
     rejected: int = 0
@@ -61,7 +67,12 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def missing(self) -> int:
         """How many fresh measurements are still needed."""
-        return 0 if self.failed else max(0, self.needed - len(self.values))
+        return 0 if self.failed or self.looked else max(0, self.needed - len(self.values))
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough fresh measurements to decide."""
+        return len(self.values) - self.looked >= self.needed
 
     @property
     def failed(self) -> bool:
@@ -84,7 +95,7 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def met(self) -> bool:
         """Whether there are enough fresh measurements, and they meet the threshold."""
-        return not self.missing and self.value is not None and holds(self.criterion, self.value)
+        return self.enough and self.value is not None and holds(self.criterion, self.value)
 
 
 class Remeasure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -145,6 +156,16 @@ class Confirmations:
         """The candidates of all criteria."""
         return self._latest.values()
 
+    def in_force(self, criterion: MetricThreshold) -> int:
+        """The fresh measurements that a new candidate of a criterion with `confirm` takes."""
+        return doubled(criterion.confirm, self._rejected(criterion.criterion_id))
+
+    def fresh(self, criterion_id: str) -> int:
+        """How many fresh measurements a criterion has got that it asked for, of all its candidates."""
+        known = (one for (name, _), one in self._known.items() if name == criterion_id)
+        most = 2 * MOST - 1  # until a candidate was looked at with each number: 1, 2, 4 and 8 times `confirm`
+        return sum(min(len(one.values), one.looked + one.needed, most * one.criterion.confirm) for one in known)
+
     def learn(self, one: Measurement) -> None:
         """Takes in one more value."""
         if not self._open or self._open[-1].point.iteration != one.point.iteration:
@@ -188,7 +209,9 @@ class Confirmations:
         if known is None and (not lucky or (retest and not one.worthwhile)):
             return
         rejected = self._rejected(criterion.criterion_id) if known is None else known.rejected
-        needed = criterion.confirm or (retests(rejected) if one.noisy else 1)
+        needed = doubled(RETESTS, rejected) if one.noisy else 1
+        if criterion.confirm:
+            needed = self.in_force(criterion) if known is None else known.needed
         self._before.setdefault(name, known)
         if known is None:
             found = Confirmation(
@@ -205,16 +228,21 @@ class Confirmations:
             )
         else:
             values = [*known.values, point.value][-MOST_FRESH:]
-            found = msgspec.structs.replace(known, values=values, place=point.place, needed=needed)
+            looked = max(0, known.looked - (len(known.values) + 1 - len(values)))
+            found = msgspec.structs.replace(known, values=values, place=point.place, needed=needed, looked=looked)
+            if not retest and found.enough and not found.met:
+                found = msgspec.structs.replace(found, looked=len(values), rejections=known.rejections + 1)
+                self._known[name] = found
+                found = msgspec.structs.replace(found, needed=self.in_force(criterion))
         self._known[name] = found
         latest = self._latest.get(criterion.criterion_id)
         if lucky or found.met or (latest is not None and latest.key == one.key):
             self._latest[criterion.criterion_id] = found
 
     def _rejected(self, criterion_id: str) -> int:
-        return sum(one.failed for (name, _), one in self._known.items() if name == criterion_id)
+        return sum(one.failed + one.rejections for (name, _), one in self._known.items() if name == criterion_id)
 
 
-def retests(rejected: int) -> int:
-    """With noise, the fresh measurements of a search's winner after that many were rejected."""
-    return min(MOST_RETESTS, RETESTS << min(rejected, MOST_RETESTS))
+def doubled(number: int, rejected: int) -> int:
+    """How many fresh measurements it takes instead of this number after so many rejections."""
+    return number * min(MOST, 1 << min(rejected, MOST))

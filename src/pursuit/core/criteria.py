@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
 
 from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole
 from pursuit.core.patterns import checked_expression, checked_pattern
@@ -23,6 +23,11 @@ class Criterion(InputModel):
 
     criterion_id: Annotated[str, StringConstraints(min_length=1, max_length=128, strip_whitespace=True)]
     required: Flag = True
+
+    def __bool__(self) -> bool:
+        """Refused: Python reads `0 <= metric("cost") <= 1` and `a and b` by it, and would drop the first criterion."""
+        instead = 'write one criterion for each limit: [metric("cost") >= 0, metric("cost") <= 1]'
+        raise TypeError(f"the criterion {describe(self)!r} is neither true nor false; {instead}")
 
     def optional(self) -> Self:
         """The same criterion, reported but never blocking."""
@@ -41,14 +46,19 @@ def _bare_metric(value: str) -> str:
     return bare
 
 
-MetricName = Annotated[Name, AfterValidator(_bare_metric)]
+def _stored_metric(bare: str) -> str:
+    return f"metrics.{bare}" if bare.startswith("metrics.") else bare  # reading it again takes one prefix away
+
+
+MetricName = Annotated[Name, AfterValidator(_bare_metric), PlainSerializer(_stored_metric)]
 
 
 class MetricThreshold(Criterion):
     """The latest value of a metric compares with a number.
 
     With `hold` the last value counts also after a call of its tool that reports none. With `confirm` that many fresh
-    measurements of the same call must meet it, by their mean, median or worst value.
+    measurements of the same call must meet it, by their mean, median or worst value. Criteria with `same_call` count
+    only if one call meets them all.
     """
 
     kind: Literal["metric_threshold"] = "metric_threshold"
@@ -60,6 +70,7 @@ class MetricThreshold(Criterion):
     hold: Flag = False
     confirm: Annotated[Whole, Field(ge=0, le=MAX_CONFIRM)] = 0
     confirm_by: Literal["mean", "median", "worst"] = "mean"
+    same_call: Flag = False
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -151,7 +162,8 @@ class Expectation(InputModel):
 class Check(Criterion):
     """A call that the runtime makes itself, and what its result must satisfy.
 
-    With `after` there is nothing to check until that tool was called, whatever the outcome of the call.
+    With `after` there is nothing to check until that tool was called, whatever the outcome of the call. With `confirm`
+    it must also be met that many times more, at once.
     """
 
     kind: Literal["check"] = "check"
@@ -165,6 +177,7 @@ class Check(Criterion):
     expect: Expectation = Field(default_factory=Expectation)
     when: Literal["met", "checkpoint"] = "met"
     after: Name | None = None
+    confirm: Annotated[Whole, Field(ge=0, le=MAX_CONFIRM)] = 0
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -278,9 +291,11 @@ def metric(
     hold: bool = False,
     confirm: int = 0,
     confirm_by: Literal["mean", "median", "worst"] = "mean",
+    same_call: bool = False,
 ) -> MetricRef:
     """A metric, optionally only as `source` (a tool glob) reports it."""
-    return MetricRef(path, source=source, scope=scope, hold=hold, confirm=confirm, confirm_by=confirm_by)
+    fields = {"source": source, "scope": scope, "hold": hold, "same_call": same_call}
+    return MetricRef(path, confirm=confirm, confirm_by=confirm_by, **fields)
 
 
 def event(name: str, *, source: str | None = None, scope: Literal["mission", "iteration"] = "mission") -> EventSeen:
@@ -306,6 +321,7 @@ def check(
     after: str | None = None,
     cwd: str | None = None,
     timeout: float | None = None,
+    confirm: int = 0,
     **expect: Any,
 ) -> Check:
     """A tool (by name) or a command (an argv) that the runtime runs itself; `expect` says what must hold."""
@@ -319,5 +335,6 @@ def check(
         timeout=timeout,
         when=when,
         after=after,
+        confirm=confirm,
         expect=Expectation(**expect),
     )

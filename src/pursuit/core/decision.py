@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
 from pursuit.core.budgets import kept_for_checks
+from pursuit.core.caps import CAPS
 from pursuit.core.early_warnings import LONGEST, repeated_failure
 from pursuit.core.evaluate import out_of_reach, required_met
 from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, Verdict
 from pursuit.core.mission import EveryIteration, EveryN, EverySeconds, OnEvent
 from pursuit.core.progress import figures, without_progress
-from pursuit.core.state import Iteration, MissionState, error_key
+from pursuit.core.state import IterationRecord, MissionState, error_key
 
 PROPOSER_FAILURES = 3
 
@@ -75,18 +76,22 @@ def _half(threshold: int) -> int:
 
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
     """The first cap that is used up, as the reason of a verdict, or None."""
-    caps, lent = state.budget, state.lent
-    done = state.iteration_count + 1 if iterations is None else iterations
-    if -1 != caps["max_iterations"] <= done + lent.get("max_iterations", 0):
-        return "max_iterations"
-    if -1 != caps["max_wall_clock_seconds"] <= state.elapsed_before + max(elapsed, state.elapsed):
-        return "max_wall_clock"
-    if -1 != caps["max_tool_calls"] <= state.tool_calls + lent.get("max_tool_calls", 0) + kept_for_checks(state):
-        return "max_tool_calls"
-    if -1 != caps["max_tokens"] <= state.tokens + lent.get("max_tokens", 0):
-        return "max_tokens"
-    if -1 != caps["max_cost_usd"] <= round(state.cost_usd + lent.get("max_cost_usd", 0), 9):
-        return "max_cost"
+    for name, most in state.budget.items():
+        if most == -1:
+            continue
+        match name:
+            case "max_iterations":
+                ahead = 1 if iterations is None else iterations - state.iteration_count
+            case "max_wall_clock_seconds":
+                ahead = max(0.0, elapsed - state.elapsed)
+            case "max_tool_calls":
+                ahead = kept_for_checks(state)
+            case _:
+                ahead = 0
+        cap = CAPS[name]
+        used = cap.own(state) + state.lent.get(name, 0) + ahead
+        if most <= (round(used, 9) if cap.unit == "usd" else used):
+            return cap.reason
     return None
 
 
@@ -101,7 +106,7 @@ def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
         case EveryN(n=n):
             return (index + 1) % n == 0
         case EverySeconds(t=t):
-            return state.checkpoint_at is None or now >= state.checkpoint_at + t
+            return state.checkpoint_at is None or not 0 <= now - state.checkpoint_at < t  # a clock may be put back
         case OnEvent(event_name=name):
             seen = state.events.find(name)
             return seen is not None and seen.iteration == index
@@ -112,8 +117,8 @@ def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
 def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpoint: bool, cap: str | None) -> Facts:
     """Everything that the cascade needs, from the state at the end of its open iteration."""
     iteration = state.open
-    no_progress = without_progress(state, results) if checkpoint else state.no_progress
-    shown = checkpoint and state.stagnation is not None and no_progress >= max(1, _half(state.stagnation))
+    no_progress, threshold = without_progress(state, results)
+    shown = checkpoint and threshold is not None and no_progress >= max(1, _half(threshold))
     waits = state.mission.budget.on_exhausted == "wait"
     stop = None if state.stop is None else "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
     failures, error = _proposer_failures(state)
@@ -126,8 +131,8 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         proposer_failures=failures,
         proposer_error=error,
         no_progress=no_progress,
-        figures=figures(state, no_progress) if shown else None,
-        threshold=state.stagnation,
+        figures=figures(state, results, no_progress) if shown else None,
+        threshold=threshold,
         same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
         new_error=None if iteration is None else _new_error(state, iteration),
         never=out_of_reach(state.mission.criteria, results) if checkpoint else None,
@@ -142,13 +147,13 @@ def _proposer_failures(state: MissionState) -> tuple[int, str | None]:
     return repeated_failure(state, iteration)
 
 
-def _same_calls(state: MissionState, iteration: Iteration) -> bool:
+def _same_calls(state: MissionState, iteration: IterationRecord) -> bool:
     """Whether this iteration and the two before it made equal sequences of calls."""
     known = state.sequences
     return len(known) > 1 and known[-1] == known[-2] == iteration.sequence()
 
 
-def _new_error(state: MissionState, iteration: Iteration) -> str | None:
+def _new_error(state: MissionState, iteration: IterationRecord) -> str | None:
     for tool, error in iteration.errors():
         if error_key(tool, error) not in state.errors_seen:
             return f"{tool}: {error[:500]}"

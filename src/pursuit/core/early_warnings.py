@@ -11,10 +11,8 @@ from typing import Any, cast
 from pursuit.core.base_model import nearest
 from pursuit.core.criteria import MetricThreshold, MetricTrend
 from pursuit.core.events import MissionWarned
-from pursuit.core.mission import RepeatProposer, ScriptProposer
 from pursuit.core.observe import source_matches
-from pursuit.core.search import SearchProposer, first_design
-from pursuit.core.state import CallRecord, Iteration, MissionState
+from pursuit.core.state import SCRIPT_SOURCE, CallRecord, IterationRecord, MissionState
 
 FEW = 3
 """Iterations without a value before a warning, and equal failures before the end."""
@@ -52,11 +50,9 @@ def missing_metrics(state: MissionState, *, now: float) -> list[MissionWarned]:
 
 def _tried(state: MissionState, source: str | None) -> bool:
     """Whether a source that counts was asked; the tool that a search calls at its end may still give the metric."""
-    proposer = state.mission.proposer
-    if isinstance(proposer, ScriptProposer) and source_matches(source, "script"):
+    if state.facts.reports_metrics and source_matches(source, SCRIPT_SOURCE):
         return True
-    last = proposer.then if isinstance(proposer, SearchProposer) else None
-    if last is not None and source_matches(source, last) and last not in state.succeeded:
+    if any(source_matches(source, last) and last not in state.succeeded for last in state.facts.later_tools):
         return False
     return any(source_matches(source, call.tool) for call in _recent_calls(state))
 
@@ -91,14 +87,13 @@ def _note(state: MissionState, metric: str, source: str | None) -> str | None:
     return None
 
 
-def repeated_failure(state: MissionState, iteration: Iteration) -> tuple[int, str | None]:
+def repeated_failure(state: MissionState, iteration: IterationRecord) -> tuple[int, str | None]:
     """How often in a row the operator's script or command failed in the same way, up to now, and how.
 
     A command counts that has never succeeded and that a search, or a `repeat` without a pace, calls: one that polls
     may fail until what it waits for is there. A search tries its whole first design: a part of the space may be bad.
     """
-    proposer = state.mission.proposer
-    how = _failure(state, iteration)
+    how, patience = _failure(state, iteration), state.facts.patience
     if how is None:
         return 0, None
     count = 1
@@ -106,23 +101,22 @@ def repeated_failure(state: MissionState, iteration: Iteration) -> tuple[int, st
         if _failure(state, before) != how:
             break
         count += 1
-    if isinstance(proposer, SearchProposer) and count >= FEW:
-        if state.tool_calls < first_design(proposer.parameters):
+    if patience > FEW and count >= FEW:
+        if state.tool_calls < patience:
             return FEW - 1, how
         how = f"{how}; none of the {state.tool_calls} trials succeeded"
     return count, how
 
 
-def _failure(state: MissionState, iteration: Iteration) -> str | None:
+def _failure(state: MissionState, iteration: IterationRecord) -> str | None:
     made = [call for call in iteration.calls.values() if call.purpose != "check"]
     failed = [call for call in made if call.outcome == "failed"]
-    if not failed and iteration.script is None:
+    if (not failed and iteration.script is None) or any(call.unapproved for call in made):
         return None
-    proposer = state.mission.proposer
-    polls = isinstance(proposer, RepeatProposer) and state.mission.pace is not None
-    if polls or not isinstance(proposer, ScriptProposer | RepeatProposer | SearchProposer):
+    whose = state.facts.failures
+    if whose is None or (whose == "calls_without_pace" and state.mission.pace is not None):
         return None
-    if isinstance(proposer, ScriptProposer):
+    if whose == "script":
         error = None if iteration.script is None else iteration.script.error
         if error is None:
             return None

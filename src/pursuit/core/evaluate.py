@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from pursuit.core import best_of
+from msgspec.structs import replace
+
+from pursuit.core import pick
 from pursuit.core.confirmation import Confirmation
 from pursuit.core.criteria import (
     MAX_CONFIRM,
@@ -23,7 +25,6 @@ from pursuit.core.criteria import (
     ToolCallSucceeded,
 )
 from pursuit.core.events import CriterionResult, CriterionStatus, Source
-from pursuit.core.mission import BestOfProposer
 from pursuit.core.series import Gap, Point, holds
 from pursuit.core.state import MissionState
 
@@ -41,9 +42,16 @@ class Answer:
 
 def evaluate(state: MissionState, answers: Mapping[str, Answer]) -> list[CriterionResult]:
     """Every criterion, in the order of the mission; a check without an answer was not due."""
-    if isinstance(state.mission.proposer, BestOfProposer):
-        return best_of.results(state)
-    return [evaluate_one(state, criterion, answers.get(criterion.criterion_id)) for criterion in state.mission.criteria]
+    if pick.decides(state.mission):
+        return pick.results(state)
+    found = [evaluate_one(state, one, answers.get(one.criterion_id)) for one in state.mission.criteria]
+    joint = {one.criterion_id for one in state.thresholds if one.same_call}
+    met = [one for one in found if one.criterion_id in joint and one.status == "met"]
+    if len({one.source for one in met}) > 1:
+        reason = "same_call: other calls meet the other criteria that have it; one call must meet them all"
+        for one in met:
+            found[found.index(one)] = replace(one, status="inconclusive", evidence={**one.evidence, "reason": reason})
+    return found
 
 
 def required_met(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> bool:
@@ -55,7 +63,7 @@ def required_met(criteria: Sequence[AnyCriterion], results: Sequence[CriterionRe
 def observations_met(state: MissionState) -> bool:
     """Whether all that is decided by observations alone is met: nothing but checks and predicates may be left."""
     plain = [one for one in state.mission.criteria if one.required and not isinstance(one, Predicate | Check)]
-    return bool(plain) and all(evaluate_one(state, one, None).status == "met" for one in plain)
+    return bool(plain) and required_met(plain, evaluate(state, {}))
 
 
 def check_is_due(state: MissionState) -> bool:
@@ -106,6 +114,8 @@ def _threshold(state: MissionState, criterion: MetricThreshold) -> CriterionResu
     candidate = state.confirmations.get(criterion.criterion_id)
     if candidate is not None and candidate.place == point.place:
         return _confirmed(criterion, candidate, evidence, point)
+    if criterion.confirm:
+        evidence["needed"] = state.confirmations.in_force(criterion)
     if criterion.confirm and holds(criterion, point.value):
         evidence["reason"] = f"{point.value:g} meets it, and no fresh measurement confirms it"
         return _inconclusive(criterion, evidence, _source(point))
@@ -117,6 +127,7 @@ def _confirmed(
 ) -> CriterionResult:
     """A threshold that counts only by fresh measurements of the call that met it once."""
     evidence |= {"fresh": candidate.values[-MAX_CONFIRM:], criterion.confirm_by: candidate.value}
+    evidence["needed"] = candidate.needed
     if candidate.missing:
         done, needed = len(candidate.values), candidate.needed
         evidence["reason"] = (
@@ -124,6 +135,9 @@ def _confirmed(
             f"call {candidate.tool} again with the same arguments"
         )
         return _inconclusive(criterion, evidence, _source(point))
+    if candidate.looked and not candidate.met:
+        done = len(candidate.values) - candidate.looked
+        evidence["reason"] = f"fresh measurements did not meet it; since then {done} of {candidate.needed} were made"
     return _result(criterion, candidate.met, evidence, _source(point))
 
 
@@ -142,14 +156,18 @@ def _trend(state: MissionState, criterion: MetricTrend) -> CriterionResult:
     points = state.series.points(criterion.metric, criterion.source)[-criterion.window :]
     if len(points) < criterion.min_points:
         reason = f"{len(points)} of {criterion.min_points} points of {criterion.metric!r}"
-        return _no_data(criterion, reason, criterion.source)
+        shown = _no_data(criterion, reason, criterion.source).evidence
+        return _inconclusive(criterion, {**shown, "points": len(points)}, _source(points[-1]) if points else None)
     values = [point.value for point in points]
     scale = max(map(abs, values)) or 1.0
     slope = least_squares_slope(values) if scale < HUGE else least_squares_slope([v / scale for v in values]) * scale
-    sign = 0 if abs(slope) <= criterion.tolerance * scale else (1 if slope > 0 else -1)
-    wanted = {"decreasing": (-1,), "increasing": (1,), "non_increasing": (-1, 0), "non_decreasing": (0, 1)}
-    evidence = {"slope": slope, "points": len(points), "direction": criterion.direction}
-    return _result(criterion, sign in wanted[criterion.direction], evidence, _source(points[-1]))
+    away = slope if criterion.direction in ("decreasing", "non_increasing") else -slope
+    flat = criterion.tolerance * scale
+    met = away <= flat if criterion.direction.startswith("non_") else away < -flat
+    evidence: dict[str, Any] = {"slope": slope, "points": len(points), "direction": criterion.direction}
+    if not met:
+        evidence["distance"] = away - flat if criterion.direction.startswith("non_") else away + flat
+    return _result(criterion, met, evidence, _source(points[-1]))
 
 
 def least_squares_slope(values: Sequence[float]) -> float:

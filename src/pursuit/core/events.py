@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from pursuit.core.proposing import ProposerFacts
 from pursuit.errors import LedgerTooNew
 
 Outcome = Literal["ok", "failed", "denied", "skipped", "timed_out", "cancelled", "unknown"]
@@ -38,6 +39,10 @@ class Event(Record, frozen=True, kw_only=True, omit_defaults=True, tag=True):
     """A fact about a mission; `at` is the wall clock of the process that wrote it."""
 
     at: float = 0.0
+
+    def blobs(self) -> tuple[str | None, ...]:
+        """The digests of the blobs that the event names; None stands for a blob that is not there."""
+        return ()
 
 
 class PlannedCall(Record, frozen=True, kw_only=True):
@@ -111,6 +116,8 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     mode: str | None = None
     callers: list[str] = []
     owner: str | None = None
+    facts: ProposerFacts | None = None
+    """Those of its proposer; None in missions of earlier releases."""
 
 
 class Identity(Record, frozen=True, kw_only=True):
@@ -128,7 +135,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
 
     A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
     `proposal` for it is kept here until its iteration begins. `mode` is the policy mode if the operator chose one for
-    this run. `waited` is how long the mission waited for a child before: these seconds count for its wall clock.
+    this run. `waited` is how long the mission waited before, without a driver: these seconds count for its wall clock.
     `driver` is the client that asks for the run; None is the operator.
     """
 
@@ -210,6 +217,10 @@ class ModelAsked(Event, frozen=True, kw_only=True):
     tools: str | None = None
     purpose: Request = "turn"
 
+    def blobs(self) -> tuple[str | None, ...]:
+        """The tools that the model is offered."""
+        return (self.tools,)
+
 
 class ModelAnswered(Event, frozen=True, kw_only=True):
     """The answer, or the blob that holds it, or why there is none.
@@ -232,6 +243,10 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
     elapsed: float = 0.0
     purpose: Request = "turn"
+
+    def blobs(self) -> tuple[str | None, ...]:
+        """A large answer."""
+        return (self.blob,)
 
 
 class ConversationCompacted(Event, frozen=True, kw_only=True):
@@ -305,7 +320,8 @@ class CallSettled(Event, frozen=True, kw_only=True):
     """The outcome of a call. A large result is stored as a blob and previewed.
 
     `used` is what the call took of what its intent set aside; None is all of it. Of a turn of an agent it is what the
-    agent reports: an amount that is not there is not known.
+    agent reports: an amount that is not there is not known. `cut`: a stop of the mission, or the end of its driver, cut
+    that turn off, and the iteration goes on with another one.
     """
 
     call_id: str
@@ -322,10 +338,18 @@ class CallSettled(Event, frozen=True, kw_only=True):
     elapsed: float = 0.0
     used: dict[str, float] | None = None
     change: WorkspaceChange | None = None
+    cut: bool = False
+
+    def blobs(self) -> tuple[str | None, ...]:
+        """A large result, and the diff of an agent's turn."""
+        return (self.blob, self.change and self.change.diff)
 
 
 class CallRefused(Event, frozen=True, kw_only=True):
-    """A call that was never sent: policy, loop guard or budget refused it, or its tool is missing."""
+    """A call that was never sent: policy, loop guard or budget refused it, or its tool is missing.
+
+    `unapproved`: a person was asked and said no, or did not answer in time.
+    """
 
     call_id: str
     iteration: int
@@ -335,6 +359,7 @@ class CallRefused(Event, frozen=True, kw_only=True):
     reason: str
     purpose: Purpose = "proposal"
     order: int = 0
+    unapproved: bool = False
 
 
 class ApprovalAsked(Event, frozen=True, kw_only=True):
@@ -403,6 +428,13 @@ class MissionWarned(Event, frozen=True, kw_only=True):
     criteria: list[str] = []
 
 
+class ProposerRemembered(Event, frozen=True, kw_only=True):
+    """What a proposer remembers from now on; the last one counts."""
+
+    kind: str
+    data: dict[str, Any]
+
+
 class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it.
 
@@ -422,11 +454,12 @@ class WaitBegan(Event, frozen=True, kw_only=True):
 
 
 class MissionFailed(Event, frozen=True, kw_only=True):
-    """Our own code failed; `resume` continues from here."""
+    """Our own code failed, or the operator must repair something; `resume` continues from here. `lost` as in a wait."""
 
     error: str
     trace: str
     elapsed: float = 0.0
+    lost: int = 0
 
 
 class MissionEnded(Event, frozen=True, kw_only=True):
@@ -443,12 +476,20 @@ class ReportWritten(Event, frozen=True, kw_only=True):
 
     digest: str
 
+    def blobs(self) -> tuple[str | None, ...]:
+        """The report."""
+        return (self.digest,)
+
 
 class OperatorEvent(Event, frozen=True, kw_only=True):
-    """An order or an answer of the operator; appended at the head of the stream, so no race can refuse it."""
+    """An order or an answer of the operator; appended at the head of the stream, so no race can refuse it.
+
+    One that ends a wait counts the seconds that it `waited` for the wall clock.
+    """
 
     by: str = "operator"
     reason: str | None = None
+    waited: float = 0.0
 
 
 class MissionPaused(OperatorEvent, frozen=True, kw_only=True):
@@ -456,7 +497,13 @@ class MissionPaused(OperatorEvent, frozen=True, kw_only=True):
 
 
 class MissionResumed(OperatorEvent, frozen=True, kw_only=True):
-    """Continue."""
+    """Continue; from now on the proposer asks `model`, if that is given.
+
+    With `reopens` a mission that has ended without progress continues, too.
+    """
+
+    model: str | None = None
+    reopens: bool = False
 
 
 class AbortOrdered(OperatorEvent, frozen=True, kw_only=True):
@@ -522,6 +569,7 @@ AnyEvent = (
     | BudgetExtended
     | ApprovalAnswered
     | ApprovalShown
+    | ProposerRemembered
 )
 
 _encoder = msgspec.json.Encoder()

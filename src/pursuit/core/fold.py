@@ -5,17 +5,17 @@ Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not gr
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from operator import itemgetter
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import msgspec
 
-from pursuit.core.approvals import GRANTS, Approval, Yes, agreed, is_granted, pending
 from pursuit.core.best import Measured
 from pursuit.core.budgets import child_id, give_back, learnt, lend
+from pursuit.core.caps import BY_REASON
 from pursuit.core.child_admission import COMPLETED
 from pursuit.core.confirmation import Measurement
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
@@ -45,6 +45,7 @@ from pursuit.core.events import (
     ModelAnswered,
     ModelAsked,
     OperatorEvent,
+    ProposerRemembered,
     ReportWritten,
     RunClaimed,
     ScriptEnded,
@@ -52,18 +53,29 @@ from pursuit.core.events import (
     TurnContinued,
     WaitBegan,
 )
-from pursuit.core.mission import AGENT_TURN, CAPS, NOTE, AgentProposer, Mission
+from pursuit.core.mission import NOTE, Mission
 from pursuit.core.observe import leaves, source_matches
+from pursuit.core.progress import risen, standing
+from pursuit.core.proposing import facts_before, mission_before, stored_settings
 from pursuit.core.series import Gap, Point, distance, holds
 from pursuit.core.state import (
     SCRIPT_SOURCE,
     CallRecord,
     Exchange,
-    Iteration,
+    IterationRecord,
     MissionState,
+    Standing,
     error_key,
     script_view,
 )
+
+
+def _count(
+    state: MissionState, event: CallSettled | ModelAnswered | IterationEnded | WaitBegan | MissionFailed | MissionEnded
+) -> None:
+    """Counts the seconds that its driver held the mission so far."""
+    state.elapsed = max(state.elapsed, event.elapsed)
+    state.counted_at = event.at
 
 
 def _intended(state: MissionState, event: CallIntended) -> None:
@@ -98,23 +110,24 @@ def _refused(state: MissionState, event: CallRefused) -> None:
             order=event.order,
             outcome=event.outcome,
             error=event.reason,
+            unapproved=event.unapproved,
         )
 
 
 def _settled(state: MissionState, event: CallSettled) -> None:
     """A call has an outcome; its metrics and events count."""
-    state.elapsed = max(state.elapsed, event.elapsed)
+    _count(state, event)
     call = state.call(event.call_id)
     if call is None:
         return
     call.outcome = event.outcome
     call.result, call.blob, call.preview = event.result, event.blob, event.preview
-    call.digest, call.error = event.digest, event.error
+    call.digest, call.error, call.cut = event.digest, event.error, event.cut
     if call.task is not None:
         give_back(state, call, event)
         _child_ended(state, call, event)
-    if call.tool == AGENT_TURN and isinstance(state.mission.proposer, AgentProposer):
-        _turn_settled(state, call, event)
+    if call.tool in state.facts.tools:
+        _performed(state, call, event)
     if event.outcome == "ok" and call.purpose != "check":  # what the runtime asks itself is no work of the mission
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
@@ -137,8 +150,8 @@ def _child_ended(state: MissionState, call: CallRecord, event: CallSettled) -> N
     child.metrics = dict(leaves(event.metrics))
 
 
-def _turn_settled(state: MissionState, call: CallRecord, event: CallSettled) -> None:
-    """Counts what an agent reports that its turn used. What it does not report is unknown, not zero."""
+def _performed(state: MissionState, call: CallRecord, event: CallSettled) -> None:
+    """Counts what a proposer reports that its own call used. What it does not report is unknown, not zero."""
     call.change = event.change
     state.protected_turns += event.change is not None and bool(event.change.protected)
     if event.outcome == "failed":  # it was not sent
@@ -220,7 +233,9 @@ def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
 
 
 MOST_NOTES = 100
-CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
+PROPOSER_DONE = "proposer_done"
+EXTENDABLE = frozenset({*BY_REASON, PROPOSER_DONE})
+"""The reasons of ends after which a higher cap reopens a mission."""
 
 MOST_TRAIL = 100
 """The points of a trend at most: comparing all pairs of them takes half a millisecond."""
@@ -248,17 +263,21 @@ def advance(state: MissionState | None, event: Event) -> MissionState:
 
 
 def _created(event: MissionCreated) -> MissionState:
-    mission = Mission(**_current(event.mission))
-    caps = {name: getattr(mission.budget, name) for name in CAPS}
+    data = mission_before(event.mission)
+    whole: dict[str, Any] = {**data, "proposer": stored_settings(data["proposer"])}
+    mission = Mission(**whole)
+    facts = event.facts or facts_before(data["proposer"])
+    caps = mission.budget.caps
     thresholds = tuple(one for one in mission.criteria if isinstance(one, MetricThreshold))
     return MissionState(
         mission=mission,
+        facts=facts,
         tools=tuple(event.tools),
         thresholds=thresholds,
-        aims=tuple(one for one in thresholds if one.required) or thresholds,
         confirms=any(one.confirm for one in thresholds),
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
-        stagnation=mission.stagnation,
+        news_counts=any(c.required and not isinstance(c, MetricThreshold) for c in mission.criteria),
+        stagnation=mission.stagnation(facts),
         parameters=event.parameters,
         first_warnings=tuple(event.warnings),
         file=event.file,
@@ -274,41 +293,27 @@ def _created(event: MissionCreated) -> MissionState:
     )
 
 
-def _current(mission: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored mission in today's form.
-
-    A search no longer has `then_again`, nor a list in `gives_way`. A model that was asked before there were turns of
-    several requests is asked once for each iteration.
-    """
-    proposer = cast("Mapping[str, Any]", mission["proposer"])
-    if proposer.get("kind") in ("model", "sampling") and "turn" not in proposer:
-        return {**mission, "proposer": {**proposer, "turn": "single"}}
-    if "then_again" not in proposer:
-        return mission
-    kept = {name: value for name, value in proposer.items() if name != "then_again"}
-    if isinstance(several := kept.get("gives_way"), list):
-        kept["gives_way"] = next(iter(cast("list[str]", several)), None)
-    return {**mission, "proposer": kept}
-
-
 def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.elapsed_before += state.elapsed + event.waited
     state.elapsed = 0.0
     state.run = event.run
     state.host = event.host
-    state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.drivers = drivers_with(state, event.driver)
     state.driver = event.driver
-    state.background = event.background
     state.handed_in = event.proposal
     state.mode = event.mode or state.mode
-    state.failure = None
-    if state.waiting_for == "pace":
-        state.wait_began = event.at  # what it waited before is in `waited`
-    if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
-        _running(state)
-    if state.started_at is None:
-        state.started_at = event.at
+    state.counted_at = event.at  # what it waited before is in `waited`
+    _stands_claimed(state, event)
+
+
+def _stands_claimed(standing: Standing, event: RunClaimed) -> None:
+    standing.run_goal = None if event.iterations is None else standing.iteration_count + event.iterations
+    standing.background = event.background
+    standing.failure = None
+    if not standing.terminal and standing.status != "paused" and standing.waiting_for != "pace":
+        _running(standing)
+    if standing.started_at is None:
+        standing.started_at = event.at
 
 
 def drivers_with(state: MissionState, driver: Identity | None) -> tuple[str, ...]:
@@ -318,20 +323,25 @@ def drivers_with(state: MissionState, driver: Identity | None) -> tuple[str, ...
     return tuple(dict.fromkeys([*before, *own]))
 
 
-def _running(state: MissionState) -> None:
-    state.status = "running"
-    state.waiting_for = state.wait_detail = state.wait_until = None
-    state.failure = None
+def _running(standing: Standing) -> None:
+    standing.status = "running"
+    standing.waiting_for = standing.wait_detail = standing.wait_until = None
+    standing.failure = None
+
+
+def _works(standing: Standing, _event: IterationProposed | TurnContinued | ModelAsked) -> None:
+    """The proposer is asked or has answered, so a wait is over."""
+    if standing.status == "waiting":
+        _running(standing)
 
 
 def _proposed(state: MissionState, event: IterationProposed) -> None:
-    if state.status == "waiting":
-        _running(state)
+    _works(state, event)
     state.handed_in = None
     state.unanswered = 0
     view = script_view(state) if event.script is not None else None
     over = event.ends or bool(event.failed) or not (event.calls or event.script)
-    state.open = Iteration(
+    state.open = IterationRecord(
         index=event.iteration,
         started_at=event.at,
         proposed=event,
@@ -339,6 +349,7 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
         turn_over=over,
         failed=list(event.failed),
         view=view,
+        guarded_proposer=state.facts.guarded,
     )
     if event.failed:
         state.proposer_failures += 1
@@ -349,8 +360,7 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
 
 def _continued(state: MissionState, event: TurnContinued) -> None:
     """A further answer in the same turn."""
-    if state.status == "waiting":
-        _running(state)
+    _works(state, event)
     state.unanswered = 0
     if state.open is None:
         return
@@ -392,8 +402,7 @@ def _model_asked(state: MissionState, event: ModelAsked) -> None:
         state.asking = Exchange(
             iteration=event.iteration, attempt=event.attempt, said=event.said, words_told=event.words_told
         )
-    if state.status == "waiting":
-        _running(state)
+    _works(state, event)
 
 
 def _not_answered(state: MissionState, requests: int) -> None:
@@ -406,7 +415,7 @@ def _not_answered(state: MissionState, requests: int) -> None:
 
 
 def _model_answered(state: MissionState, event: ModelAnswered) -> None:
-    state.elapsed = max(state.elapsed, event.elapsed)
+    _count(state, event)
     state.tokens += event.tokens
     state.cached_tokens += event.cached
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
@@ -440,65 +449,10 @@ def _compacted(state: MissionState, event: ConversationCompacted) -> None:
     state.counted_size = state.counted_tokens = 0
 
 
-def _asked(state: MissionState, event: ApprovalAsked) -> None:
-    state.approvals[event.approval_id] = Approval(
-        approval_id=event.approval_id,
-        call_id=event.call_id,
-        tool=event.tool,
-        args=event.args,
-        description=event.description,
-        reason=event.reason,
-        asked_at=event.at,
-        until=event.until,
-        subject=event.subject,
-        require=event.require,
-        cut=event.cut,
-        digest=event.digest,
-        accepts=event.accepts,
-    )
-
-
-def _expired(state: MissionState, event: ApprovalExpired) -> None:
-    approval = state.approvals.get(event.approval_id)
-    if approval is not None and approval.answer is None:
-        approval.answer = "expired"
-    _go_on_if_answered(state)
-
-
-def _answered(state: MissionState, event: ApprovalAnswered) -> None:
-    """A no in time counts, or a yes from as many people as are required; a wide yes also answers other questions.
-
-    The mission goes on once none is open.
-    """
-    approval = state.approvals.get(event.approval_id)
-    if approval is None or approval.answer is not None or event.at >= approval.until:
-        return
-    answer, by = event.answer, event.by
-    if answer in GRANTS:
-        approval.said.setdefault(event.person or by, Yes(answer, by))
-        together = agreed(approval.said, approval.require)
-        if together is None:
-            return
-        answer, by = together
-    approval.answer, approval.by, approval.why = answer, by, event.reason
-    if answer in ("arguments", "mission") and approval.accepts is None:
-        state.granted.add(approval.scope(answer))
-        for other in pending(state.approvals):
-            if other.accepts is None and is_granted(
-                state.granted, None, other.tool, other.args, other.subject, digest=other.digest, require=other.require
-            ):
-                other.answer, other.by, other.why = answer, by, event.reason
-    _go_on_if_answered(state)
-
-
-def _shown(state: MissionState, event: ApprovalShown) -> None:
-    approval = state.approvals.get(event.approval_id)
-    if approval is not None:
-        approval.shown.add(event.person)
-
-
-def _go_on_if_answered(state: MissionState) -> None:
-    if state.waiting_for == "approval" and not pending(state.approvals):
+def _approval(state: MissionState, event: ApprovalAsked | ApprovalExpired | ApprovalAnswered | ApprovalShown) -> None:
+    """The mission goes on once no question is open."""
+    state.approvals.apply(event)
+    if state.waiting_for == "approval" and not state.approvals.open():
         _running(state)
 
 
@@ -520,17 +474,12 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 
 
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
-    state.elapsed = max(state.elapsed, event.elapsed)
+    _count(state, event)
     iteration, state.open = state.open, None
-    if state.approvals:  # what was said about the changes of a server holds for the rest of the mission
-        state.approvals = {
-            key: one if one.accepts is not None else replace(one, kept=False)
-            for key, one in state.approvals.items()
-            if one.answer and (one.accepts is not None or one.kept)
-        }
+    state.approvals.end_iteration()
     state.answers = {}
     state.fallback = 0
-    state.iteration_count = event.iteration + 1
+    _stands_iterated(state, event)
     state.last_ended = event
     if not state.terminal:
         state.verdict, state.verdict_reason = event.verdict, event.reason
@@ -548,18 +497,22 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
         state.sequences.append(iteration.sequence())
     for tool, error in iteration.errors():
         state.errors_seen.add(error_key(tool, error))
-    if state.thresholds and state.mission.pace is None:
+    if not state.news_counts and state.mission.pace is None:
         return  # whether the outputs are new matters to no rule then
     outputs = iteration.outputs()
     seen = outputs in state.outputs_seen
     state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0
-    if not state.thresholds:
+    if state.news_counts:
         state.news = not event.facts.checkpoint and (state.news or state.is_new(iteration))
         state.shapes_seen.add(iteration.shape())
     state.outputs_seen.add(outputs)
 
 
-def _measured(state: MissionState, iteration: Iteration) -> list[Measured]:
+def _stands_iterated(standing: Standing, event: IterationEnded) -> None:
+    standing.iteration_count = event.iteration + 1
+
+
+def _measured(state: MissionState, iteration: IterationRecord) -> list[Measured]:
     """The calls that reported a metric that matters, in the order in which they were proposed."""
     found: list[tuple[int, Measured]] = []
     for call_id, metrics in iteration.measured.items():
@@ -577,6 +530,15 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.checkpoint_at = event.at
     state.no_progress = event.facts.no_progress
     state.ever_met.update([one.criterion_id for one in event.criteria if one.status == "met"])
+    for criterion in state.mission.criteria:
+        if (result := state.results.get(criterion.criterion_id)) is None:
+            continue
+        if isinstance(criterion, Check):
+            state.standings.add(standing(result))
+            if criterion.confirm and result.evidence.get("confirm", {}).get("met") is False:
+                state.rejected[criterion.criterion_id] = state.rejected.get(criterion.criterion_id, 0) + 1
+        if (now := risen(state, criterion, result)) is not None:
+            state.levels[criterion.criterion_id] = now
     for criterion_id, far in state.nearest.items():
         state.least[criterion_id] = min(far, state.least.get(criterion_id, far))
         if state.stagnation is not None:
@@ -589,14 +551,10 @@ def _warned(state: MissionState, event: MissionWarned) -> None:
 
 
 def _wait_began(state: MissionState, event: WaitBegan) -> None:
-    state.elapsed = max(state.elapsed, event.elapsed)
-    if state.status in ("running", "pending", "waiting"):
-        state.status = "waiting"
-        state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
-        state.wait_began = event.at
-    if event.waiting_for == "approval":
-        for approval in pending(state.approvals):
-            approval.kept = isinstance(state.mission.proposer, AgentProposer)
+    _count(state, event)
+    _stands_waiting(state, event)
+    if event.waiting_for == "approval" and state.facts.tools:
+        state.approvals.keep()
     if event.waiting_for in ("model", "input", "budget"):
         _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
     if event.waiting_for == "model":
@@ -608,22 +566,37 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
             state.not_before[state.asked_of] = event.not_before
 
 
+def _stands_waiting(standing: Standing, event: WaitBegan) -> None:
+    if standing.status in ("running", "pending", "waiting"):
+        standing.status = "waiting"
+        standing.waiting_for, standing.wait_detail, standing.wait_until = event.waiting_for, event.detail, event.until
+        standing.wait_seconds = math.inf if event.until is None else event.until - event.at
+
+
 def _failed(state: MissionState, event: MissionFailed) -> None:
-    state.elapsed = max(state.elapsed, event.elapsed)
-    state.in_flight = (0, 0.0)
-    if not state.terminal:
-        state.status = "failed"
-        state.failure = event
+    _count(state, event)
+    _not_answered(state, event.lost)
+    _stands_failed(state, event)
+
+
+def _stands_failed(standing: Standing, event: MissionFailed) -> None:
+    if not standing.terminal:
+        standing.status = "failed"
+        standing.failure = event
 
 
 def _ended(state: MissionState, event: MissionEnded) -> None:
-    state.elapsed = max(state.elapsed, event.elapsed)
-    if not state.terminal:
-        state.status = event.status
-        state.verdict, state.verdict_reason = event.verdict, event.reason
-    state.ended_at = event.at
-    state.waiting_for = state.wait_detail = state.wait_until = None
-    state.closed = True
+    _count(state, event)
+    _stands_ended(state, event)
+
+
+def _stands_ended(standing: Standing, event: MissionEnded) -> None:
+    if not standing.terminal:
+        standing.status = event.status
+        standing.verdict, standing.verdict_reason = event.verdict, event.reason
+    standing.ended_at = event.at
+    standing.waiting_for = standing.wait_detail = standing.wait_until = None
+    standing.closed = True
 
 
 def _report_written(state: MissionState, event: ReportWritten) -> None:
@@ -640,19 +613,36 @@ def _hear(state: MissionState, event: OperatorEvent) -> None:
 def _paused(state: MissionState, event: MissionPaused) -> None:
     _hear(state, event)
     if not state.terminal:
+        _end_wait(state, event)
         if state.status != "paused" or event.by != state.parent:  # a parent does not take over a person's pause
             state.paused_by, state.paused_why = event.by, event.reason
         state.status = "paused"
         state.run, state.background = None, False  # the run is over; resuming the mission begins another
-        state.waiting_for = state.wait_detail = state.wait_until = None
+
+
+def _end_wait(state: MissionState, event: OperatorEvent) -> None:
+    """Ends a wait, and counts it; a driver that holds the mission counts the same seconds in its next event."""
+    if state.waiting_for is not None:
+        state.elapsed += event.waited
+    state.waiting_for = state.wait_detail = state.wait_until = None
 
 
 def _resumed(state: MissionState, event: MissionResumed) -> None:
     _hear(state, event)
-    if state.status in ("paused", "failed"):
-        _running(state)
-        if state.started_at is None:
-            state.status = "pending"
+    if event.model is not None:
+        state.mission, state.fallback = state.mission.with_model(event.model), 0
+    if event.reopens and state.can_go_on:
+        state.no_progress, state.trail = 0, {}
+    _stands_resumed(state, event)
+
+
+def _stands_resumed(standing: Standing, event: MissionResumed) -> None:
+    if event.reopens and standing.can_go_on:
+        _reopened(standing, event.by)
+    if standing.status in ("paused", "failed") or (event.model is not None and standing.waiting_for == "model"):
+        _running(standing)
+        if standing.started_at is None:
+            standing.status = "pending"
 
 
 def _ordered(state: MissionState, event: AbortOrdered | CompletionOrdered) -> None:
@@ -660,7 +650,7 @@ def _ordered(state: MissionState, event: AbortOrdered | CompletionOrdered) -> No
         return
     state.stop = event
     state.ended_at = event.at
-    state.waiting_for = state.wait_detail = state.wait_until = None
+    _end_wait(state, event)
     if isinstance(event, AbortOrdered):
         state.status, state.verdict, state.verdict_reason = "terminated", "terminate", "user_abort"
     else:
@@ -672,10 +662,46 @@ def _extended(state: MissionState, event: BudgetExtended) -> None:
     state.budget = {**state.budget, **event.caps}
     if state.status == "waiting" and state.waiting_for == "budget":
         _running(state)
-    elif state.status == "terminated" and state.verdict_reason in CAP_REASONS:
-        state.status = "paused"
-        state.ended_at = state.verdict = state.verdict_reason = state.report = None
-        state.closed = False
+    elif state.status == "terminated" and state.verdict_reason in EXTENDABLE:
+        _reopened(state, event.by)
+
+
+def _reopened(standing: Standing, by: str) -> None:
+    standing.status, standing.paused_by, standing.paused_why = "paused", by, None
+    standing.ended_at = standing.verdict = standing.verdict_reason = standing.report = None
+    standing.closed = False
+
+
+_STANDS: dict[type[Any], Callable[[Standing, Any], None]] = {
+    RunClaimed: _stands_claimed,
+    ModelAsked: _works,
+    IterationProposed: _works,
+    TurnContinued: _works,
+    IterationEnded: _stands_iterated,
+    WaitBegan: _stands_waiting,
+    MissionFailed: _stands_failed,
+    MissionEnded: _stands_ended,
+    MissionResumed: _stands_resumed,
+}
+"""What the events of a driver change in where a mission stands."""
+
+
+_fields_of_standing = attrgetter(*Standing.__slots__)
+
+
+def standing_after(state: MissionState, events: Sequence[Event]) -> Standing:
+    """Where a mission stands once these events of a driver are folded; the state stays as it is."""
+    steps = [(step, event) for event in events if (step := _STANDS.get(type(event))) is not None]
+    if not steps or (state.status == "running" and all(step is _works for step, _ in steps)):
+        return state
+    standing = Standing(*_fields_of_standing(state))
+    for step, event in steps:
+        step(standing, event)
+    return standing
+
+
+def _remembered(state: MissionState, event: ProposerRemembered) -> None:
+    state.remembered = event.data
 
 
 _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
@@ -689,10 +715,10 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     CallIntended: _intended,
     CallRefused: _refused,
     CallSettled: _settled,
-    ApprovalAsked: _asked,
-    ApprovalExpired: _expired,
-    ApprovalAnswered: _answered,
-    ApprovalShown: _shown,
+    ApprovalAsked: _approval,
+    ApprovalExpired: _approval,
+    ApprovalAnswered: _approval,
+    ApprovalShown: _approval,
     ScriptEnded: _script_ended,
     IterationEnded: _iteration_ended,
     MissionWarned: _warned,
@@ -705,4 +731,5 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     AbortOrdered: _ordered,
     CompletionOrdered: _ordered,
     BudgetExtended: _extended,
+    ProposerRemembered: _remembered,
 }

@@ -16,7 +16,8 @@ import msgspec
 from pursuit.core.audit import redacted
 from pursuit.core.best import Best
 from pursuit.core.criteria import Criterion, MetricThreshold, describe
-from pursuit.core.events import CallIntended, CallRefused, CallSettled
+from pursuit.core.events import CallRefused
+from pursuit.core.history import Call
 from pursuit.core.series import holds
 from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text, cut_to
@@ -31,45 +32,41 @@ _HEAD = 3
 """The lines of a text before its lessons."""
 
 
-Logged = tuple[CallIntended | CallRefused, CallSettled | CallRefused]
-"""A call and its end; a refusal is both."""
-
-
 @dataclass(slots=True)
 class _Gathered:
     """What the calls came to."""
 
-    calls: dict[str, CallIntended | CallRefused]
+    calls: dict[str, Call]
     tried: Counter[str] = field(default_factory=Counter[str])
     bad: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     refused: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 
-def lessons_of(state: MissionState, log: Sequence[Logged], no_proposal: Counter[str]) -> list[str]:
+def lessons_of(state: MissionState, ended: Sequence[Call], no_proposal: Counter[str]) -> list[str]:
     """What worked with which arguments, what never did, what failed and why, what was not allowed.
 
     `no_proposal` counts the reasons for which the proposer proposed nothing.
     """
     sources = {result.source.call_id for result in state.results.values() if result.source is not None}
-    gathered = _gather(log, sources)
+    gathered = _gather(ended, sources)
     found = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, no_proposal)]
     return [_line(lesson, LONGEST) for lesson in found[:MOST]]
 
 
-def _gather(log: Sequence[Logged], wanted: Set[str]) -> _Gathered:
-    gathered = _Gathered({call.call_id: call for call, _ in log if call.call_id in wanted})
-    bad = [pair for pair in log if pair[1].outcome != "ok"]
-    for call, end in bad:
-        if isinstance(end, CallRefused):
-            if end.outcome == "denied":
-                gathered.refused.setdefault(end.tool, Counter())[end.reason] += 1
-        elif end.outcome in ("failed", "timed_out"):
-            gathered.bad.setdefault(call.tool, Counter())[end.error or end.outcome] += 1
-        elif end.outcome == "unknown":
+def _gather(ended: Sequence[Call], wanted: Set[str]) -> _Gathered:
+    gathered = _Gathered({call.call_id: call for call in ended if call.call_id in wanted})
+    for call in ended:
+        outcome = call.outcome or ""
+        if isinstance(call.end, CallRefused):
+            if outcome == "denied":
+                gathered.refused.setdefault(call.tool, Counter())[call.end.reason] += 1
+        elif outcome in ("failed", "timed_out"):
+            gathered.bad.setdefault(call.tool, Counter())[call.error or outcome] += 1
+        elif outcome == "unknown":
             gathered.unknown[call.tool] += 1
     if gathered.bad:
-        gathered.tried.update(call.tool for call, end in log if isinstance(end, CallSettled))
+        gathered.tried.update(call.tool for call in ended if call.settled is not None)
     return gathered
 
 

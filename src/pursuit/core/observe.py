@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pursuit.core.log_metrics import as_number, json_values, matched, taken
 from pursuit.core.mission import ObserveRule
-from pursuit.core.patterns import MAX_TEXT, SECONDS, Patience, Unfinished, find, follow
+from pursuit.core.patterns import MAX_TEXT, SECONDS, ProcessorTime, Unfinished, find, follow
 
 MAX_EVENTS = 256
 MAX_LEAVES = 1_024
@@ -40,8 +40,8 @@ def lift(
                 if kept is not None:
                     metrics[str(name)] = kept
         events.extend(_events(body.get("events")))
-        if metrics or events:
-            break
+        if isinstance(found, dict) or isinstance(body.get("events"), list):
+            break  # what it reports as null is not taken from elsewhere
     if rules:
         _apply(rules, tool, _Read(result, log), metrics)
     return metrics, events[:MAX_EVENTS]
@@ -163,7 +163,7 @@ def _events(found: Any) -> Iterator[dict[str, Any]]:
 
 def _apply(rules: Sequence[ObserveRule], tool: str, read: _Read, metrics: dict[str, Any]) -> None:
     """What the operator's own rules find, until their time is used up."""
-    patience = Patience(ALL_RULES_SECONDS)
+    patience = ProcessorTime(ALL_RULES_SECONDS)
     for rule in rules:
         if patience.over:
             break

@@ -43,12 +43,14 @@ _PART = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+_END = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
+
 
 class Unfinished(Exception):
     """The search was given up; the message says why."""
 
 
-class Patience:
+class ProcessorTime:
     """Processor time that several searches share."""
 
     def __init__(self, seconds: float) -> None:
@@ -80,6 +82,11 @@ def find(pattern: str, text: str, *, seconds: float = SECONDS) -> regex.Match[st
     if len(text) > MAX_TEXT and (match is None or match.end() == MAX_TEXT):
         raise _too_long(pattern, text)
     return match
+
+
+def to_the_end(pattern: str) -> str:
+    """The pattern with `$` as JSON Schema means it: the end of the text, and not a newline before it."""
+    return _END.sub(lambda part: part[1] or r"\Z", pattern)
 
 
 def count(pattern: str, text: str, *, seconds: float = SECONDS) -> int:

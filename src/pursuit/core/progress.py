@@ -1,15 +1,18 @@
-"""Whether a mission makes progress: the trend of its metrics over a window, against the noise that was seen.
+"""Whether a mission makes progress: whether an unmet required criterion has moved, in the terms of its kind.
 
-At a checkpoint there is progress if
+At a checkpoint there is progress if a required criterion is met for the first time, or if an unmet required one moved:
 
-- a criterion is met for the first time; or
-- a required threshold has a new best value; or
-- the distances from a threshold's target fall over the window, by Mann-Kendall's test; or
-- they go up and down, and there are too few of them to tell.
+- *threshold*: a new best value; or the distances from its target fall over the window, by Mann-Kendall's test, or waver
+  and are too few to tell; or more fresh measurements than ever, where it asks for them
+- *count*: more successful calls than ever
+- *trend*: more points than ever until there are enough, then a slope that is nearer than ever
+- *check*: a status, an exit code or an expected value not seen before; its text does not count
+- *event*: it was reported again
 
-A mission without thresholds makes progress with a result that it has not seen before. Calls that were made before, with
-results that differ in numbers and identifiers alone, are no progress: a counter or a clock is no news. A turn of an
-agent is no progress if it leaves a tree that was seen before, or if the checks fail as they did before.
+If nothing has measured one of them yet (events, predicates, checks that are not due, tools not called) and none is a
+threshold, a result not seen before is progress. Calls that were made before, with results that differ in numbers and
+identifiers alone, are no progress: a counter or a clock is no news. Of an agent's turn its tree counts. Optional
+criteria never count.
 
 Pure. The first checkpoint compares with nothing.
 """
@@ -19,20 +22,31 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, cast
 
-from pursuit.core.criteria import MetricThreshold, describe
+from pursuit.core.criteria import (
+    AnyCriterion,
+    Check,
+    EventSeen,
+    MetricThreshold,
+    MetricTrend,
+    Predicate,
+    ToolCallSucceeded,
+    describe,
+)
 from pursuit.core.evaluate import least_squares_slope
 from pursuit.core.events import CriterionResult
 from pursuit.core.series import closer
-from pursuit.core.state import MissionState
+from pursuit.core.state import MissionState, fingerprint
 
 WINDOW = 10
 """The window, in thresholds: by default the last 30 checkpoints. Half of it shows a drift of a fifth of the noise."""
 LEAST = 4
 """The fewest points that noise is judged by, in thresholds. With 12, hardly a run that improves looks flat."""
+Judged = tuple[AnyCriterion, CriterionResult]
 SIGNIFICANT = 1.0
 """The least z of a trend. Noise alone has it in one window of six, and hardly in every one of several."""
 
@@ -85,33 +99,113 @@ class Trend:
         return [after - before for before, after in pairwise(self._scaled)]
 
 
-def without_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:
-    """The number of checkpoints in a row without progress, this one included, which is still open."""
-    return 0 if _progresses(state, results) else state.no_progress + 1
+def without_progress(state: MissionState, results: Sequence[CriterionResult]) -> tuple[int, int | None]:
+    """The number of checkpoints in a row without progress, this open one included, and the threshold in force.
+
+    The default threshold is off while only events and predicates are unmet. The number stays at 0 then, so that it
+    counts for what is measured later.
+    """
+    if not results:
+        return state.no_progress, state.stagnation
+    unmet = _unmet(state, results)
+    explicit = state.mission.stagnation_threshold is not None or state.stagnation is None
+    if not explicit and all(isinstance(one, EventSeen | Predicate) for one, _ in unmet):
+        return 0, None
+    first = {one.criterion_id for one in results if one.status == "met"} - state.ever_met
+    if state.checkpoints == 0 or any(one.required and one.criterion_id in first for one in state.mission.criteria):
+        return 0, state.stagnation
+    new = _news_counts(unmet) and (state.news or (state.open is not None and state.is_new(state.open)))
+    moved = new or any(_moved(state, criterion, result) for criterion, result in unmet)
+    return 0 if moved else state.no_progress + 1, state.stagnation
 
 
-def _progresses(state: MissionState, results: Sequence[CriterionResult]) -> bool:
-    if state.checkpoints == 0 or any(one.status == "met" and one.criterion_id not in state.ever_met for one in results):
+def _unmet(state: MissionState, results: Sequence[CriterionResult]) -> list[Judged]:
+    """The required criteria that are not met, each with its result."""
+    pairs = zip(state.mission.criteria, results, strict=True)
+    return [(one, result) for one, result in pairs if one.required and result.status != "met"]
+
+
+def _news_counts(unmet: list[Judged]) -> bool:
+    """Whether none of them is a threshold, and no call has given one of them a number or an outcome yet."""
+    return all(not isinstance(one, MetricThreshold) and result.source is None for one, result in unmet)
+
+
+def _moved(state: MissionState, criterion: AnyCriterion, result: CriterionResult) -> bool:
+    if isinstance(criterion, MetricThreshold) and (_new_best(state, criterion) or _improves(state, criterion)):
         return True
-    if not state.thresholds:
-        return state.news or (state.open is not None and state.is_new(state.open))
-    return any(_new_best(state, one) or _improves(state, one) for one in state.aims)
+    if isinstance(criterion, Check):
+        return standing(result) not in state.standings
+    return risen(state, criterion, result) is not None
 
 
-def figures(state: MissionState, counter: int) -> str:
+Level = tuple[int, float]
+"""A number that grows, and at the same number a distance that falls."""
+
+
+def risen(state: MissionState, criterion: AnyCriterion, result: CriterionResult) -> Level | None:
+    """The level of a criterion if it is above all levels at earlier checkpoints, else None."""
+    now, before = _level(state, criterion, result), state.levels.get(criterion.criterion_id)
+    if now is None or before is None or now[0] > before[0]:
+        return now
+    return now if now[0] == before[0] and closer(now[1], before[1]) else None
+
+
+def _level(state: MissionState, criterion: AnyCriterion, result: CriterionResult) -> Level | None:
+    """How far a criterion has come that counts something; None if its kind does not, or nothing is known."""
+    evidence: dict[str, Any] = result.evidence
+    match criterion:
+        case MetricThreshold():
+            return (state.confirmations.fresh(criterion.criterion_id), 0.0) if criterion.confirm else None
+        case MetricTrend() if "points" in evidence:
+            return min(evidence["points"], criterion.min_points), evidence.get("distance", math.inf)
+        case ToolCallSucceeded() if "count" in evidence:
+            return evidence["count"], 0.0
+        case EventSeen():
+            seen = state.events.find(criterion.event_name, criterion.source)
+            return (0 if seen is None else seen.times), 0.0
+        case _:
+            return None
+
+
+def standing(result: CriterionResult) -> str:
+    """What a check came to: its status, and each expectation with its value, such as the exit code or a count."""
+    rows = {name: (one.get("value"), one.get("met")) for name, one in _expectations(result).items()}
+    return fingerprint([result.criterion_id, result.status, rows])
+
+
+def _expectations(result: CriterionResult) -> dict[str, Mapping[str, Any]]:
+    """What a check expects, each with whether it is met."""
+    evidence: dict[str, Any] = result.evidence
+    return {name: cast("Mapping[str, Any]", one) for name, one in evidence.items() if isinstance(one, Mapping)}
+
+
+def figures(state: MissionState, results: Sequence[CriterionResult], counter: int) -> str:
     """The numbers behind so many checkpoints without progress."""
-    trends = [_words(state, one, _trend(state, one)) for one in state.aims]
-    words = trends if state.thresholds else [_nothing_new(state)]
+    unmet = _unmet(state, results)
+    words = [_words(state, criterion, result) for criterion, result in unmet]
+    if state.open is not None and state.open.tree is not None and state.open.outputs() in state.outputs_seen:
+        words.append("the workspace is as it was after an earlier turn")
+    elif _news_counts(unmet):
+        words.append("no result differs from earlier ones in more than numbers")
     return f"No progress for {counter} checkpoint{'s' * (counter != 1)}: {'; '.join(words)}."
 
 
-def _nothing_new(state: MissionState) -> str:
-    iteration = state.open
-    if iteration is None or iteration.tree is None:
-        return "no result differs from earlier ones in more than numbers"
-    if iteration.outputs() in state.outputs_seen:
-        return "the workspace is as it was after an earlier turn"
-    return "the checks fail as they did before"
+def _words(state: MissionState, criterion: AnyCriterion, result: CriterionResult) -> str:
+    evidence: dict[str, Any] = result.evidence
+    said = evidence.get("reason", "not met")
+    match criterion:
+        case MetricThreshold():
+            return _about_threshold(state, criterion, _trend(state, criterion))
+        case ToolCallSucceeded():
+            said = f"{evidence.get('count', 0)} of {criterion.min_count} calls"
+        case MetricTrend() if "slope" in evidence:
+            said = f"a slope of {evidence['slope']:.3g}"
+        case Check():
+            failed = {name: one for name, one in _expectations(result).items() if one.get("met") is False}
+            said = ", ".join(f"{name} {one.get('value', 'not met')}" for name, one in failed.items()) or said
+        case _:
+            pass
+    return f"{describe(criterion)}: {said}, as before"
 
 
 def _new_best(state: MissionState, criterion: MetricThreshold) -> bool:
@@ -139,7 +233,7 @@ def _improves(state: MissionState, criterion: MetricThreshold) -> bool:
     return trend.points < LEAST * (state.stagnation or 0) or trend.z >= SIGNIFICANT
 
 
-def _words(state: MissionState, criterion: MetricThreshold, trend: Trend | None) -> str:
+def _about_threshold(state: MissionState, criterion: MetricThreshold, trend: Trend | None) -> str:
     known = _best(state, criterion)
     if trend is None:
         return f"{describe(criterion)} has no new value ({known})"

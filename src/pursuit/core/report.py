@@ -6,51 +6,37 @@
 from __future__ import annotations
 
 import datetime
-import math
 import shlex
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, cast
 
 import msgspec
 
-from pursuit.core import best_of
-from pursuit.core.approvals import GRANTS, Yes, agreed
+from pursuit.core import pick
 from pursuit.core.audit import redacted
 from pursuit.core.best import Candidate, best_row, violations
-from pursuit.core.budgets import cost_unknown
+from pursuit.core.budgets import budget_use
+from pursuit.core.caps import BY_REASON
 from pursuit.core.criteria import MetricThreshold, describe
 from pursuit.core.events import (
-    ApprovalAnswered,
-    ApprovalAsked,
     ApprovalExpired,
     CallIntended,
     CallRefused,
     CallSettled,
     CompletionOrdered,
     CriterionResult,
-    Event,
-    IterationEnded,
     IterationProposed,
-    MissionEnded,
-    MissionFailed,
-    MissionResumed,
-    ModelAnswered,
-    ModelAsked,
-    RunClaimed,
-    ScriptEnded,
-    WaitBegan,
-    WaitingFor,
+    Outcome,
 )
-from pursuit.core.fold import CAP_REASONS, fold
-from pursuit.core.lessons import Logged, lessons_of
-from pursuit.core.mission import CAPS, QUEUE, BestOfProposer, ClientProposer
+from pursuit.core.fold import EXTENDABLE
+from pursuit.core.history import ApprovalQuestion, Call, History, Iteration, ModelTurn
+from pursuit.core.lessons import lessons_of
 from pursuit.core.observe import leaves, source_matches, text_of, value_of
-from pursuit.core.search import SearchProposer
 from pursuit.core.series import Point
-from pursuit.core.state import MissionState, Status
+from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text
 
 FORMAT = "pursuit.report/1"
@@ -64,51 +50,41 @@ MOST_POINTS = 20_000
 MOST_TRIALS = 10_000
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What is counted in one walk over the events."""
+class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A call of a tool that gives metrics: its arguments without secrets, what it reported, and what came of it."""
 
-    results: Mapping[str, Mapping[str, Any]]
-    diffs: Mapping[str, str]
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-    pending: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
-    refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    unknown: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    timeline: list[tuple[IterationEnded, IterationProposed | None, int]] = field(
-        default_factory=list["tuple[IterationEnded, IterationProposed | None, int]"]
-    )
-    points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
-    started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
-    calls: dict[int, int] = field(default_factory=dict[int, int])
-    log: list[Logged] = field(default_factory=list[Logged])
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
-    no_proposal: Counter[str] = field(default_factory=Counter[str])
-    checks: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_CHECKS))
-    approvals: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    said: dict[str, dict[str, Yes]] = field(default_factory=dict[str, dict[str, Yes]])
-    turns: deque[dict[str, Any]] = field(default_factory=lambda: deque[dict[str, Any]](maxlen=MOST_ROWS))
-    asked_of: str = ""
+    trial: int
+    iteration: int
+    tool: str
+    args: Any
+    metrics: Mapping[str, int | float]
+    outcome: Outcome | None
+    seconds: float | None
+    started_at: str | None
+    call_id: str
+    best: bool
+    """Whether it gave the best point of the mission."""
+    error: str | None = None
 
 
 def build_report(
     mission_id: str,
-    events: Sequence[Event],
-    state: MissionState | None = None,
-    results: Mapping[str, Mapping[str, Any]] | None = None,
-    diffs: Mapping[str, str] | None = None,
+    history: History,
+    state: MissionState,
+    results: Mapping[str, Mapping[str, Any]],
+    diffs: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if the caller has it.
+    """The report as JSON, without the ledger's hashes; `state` is the fold of the same events.
 
     `results` are large results of checks, and `diffs` those of the turns of agents, by the digests of their blobs.
     """
-    state = state or fold(events)
-    if state is None:
-        raise ValueError("a mission without events has no report")
-    tally = _count(events, results or {}, diffs or {})
-    trials = _trials(state, tally)
+    ended, made, measured = history.ended_calls, history.made_calls, _measured(history)
+    iterations = [one for one in history.iterations.values() if one.ended is not None]
+    checks = [pair for pair in made if pair[0].purpose == "check"]
+    failures = [reason for one in history.iterations.values() if one.proposed for reason in one.proposed.failed]
+    trials = _trials(state, history, measured)
     newest = trials[-MOST_TRIALS:]
-    shown = {row["call_id"]: row for row in newest[-MOST_ROWS:]}
+    shown = {one.call_id: one for one in newest[-MOST_ROWS:]}
     return {
         "format": FORMAT,
         "session_id": mission_id,
@@ -122,27 +98,33 @@ def build_report(
         "started_at": iso(state.started_at),
         "ended_at": iso(state.ended_at),
         "criteria": criteria_rows(state),
-        "budget": budget_row(state),
+        "budget": budget_use(state).as_json(),
         "iteration_count": state.iteration_count,
         "best_point": best_row(state.best_points.best()),
-        **({"trials": newest, "trials_omitted": len(trials) - len(newest)} if trials else {}),
-        "metrics": _metrics(state, tally),
+        **({"trials": msgspec.to_builtins(newest), "trials_omitted": len(trials) - len(newest)} if trials else {}),
+        "metrics": _metrics(state, _points(history, measured)),
         "calls": {
-            "total": len(tally.log),
-            "by_outcome": dict(Counter([end.outcome for _, end in tally.log])),
-            "by_tool": _tools(tally),
+            "total": len(ended),
+            "by_outcome": dict(Counter([call.outcome for call in ended])),
+            "by_tool": _tools(made),
         },
-        "call_log": [_log_row(*row, shown) for row in tally.log[-MOST_ROWS:]],
-        "call_log_omitted": max(0, len(tally.log) - MOST_ROWS),
-        "approvals": list(tally.approvals.values())[-MOST_ROWS:],
-        "checks": list(tally.checks),
-        "turns": list(tally.turns),
-        "refused": tally.refused[:MOST_ROWS],
-        "unknown": tally.unknown[:MOST_ROWS],
-        "errors": tally.errors[-MOST_ROWS:],
-        "timeline": [_timeline_row(*row) for row in tally.timeline[-MOST_ROWS:]],
-        "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
-        "lessons": lessons_of(state, tally.log, tally.no_proposal),
+        "call_log": [_log_row(call, shown) for call in ended[-MOST_ROWS:]],
+        "call_log_omitted": max(0, len(ended) - MOST_ROWS),
+        "approvals": [_question_row(one) for one in list(history.questions.values())[-MOST_ROWS:]],
+        "checks": [_check_row(*pair, results) for pair in checks[-MOST_CHECKS:]],
+        "turns": [_turn_row(one, diffs) for one in _turns(state, history)[-MOST_ROWS:]],
+        "refused": [
+            {**_place(one), "outcome": one.outcome, "reason": one.reason}
+            for call in ended
+            if isinstance(one := call.end, CallRefused)
+        ][:MOST_ROWS],
+        "unknown": [{**_place(call), "reason": end.error} for call, end in made if end.outcome == "unknown"][
+            :MOST_ROWS
+        ],
+        "errors": _errors(history)[-MOST_ROWS:],
+        "timeline": _timeline(iterations, made),
+        "timeline_omitted": max(0, len(iterations) - MOST_ROWS),
+        "lessons": lessons_of(state, ended, Counter(failures)),
         "warnings": list(state.warnings),
         **({} if (workspace := workspace_row(mission_id, state)) is None else {"workspace": workspace}),
         **({"parent": state.parent} if state.parent is not None else {}),
@@ -164,26 +146,23 @@ def _second(moment: int) -> str:
     return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat()[:19]
 
 
-def command_line(*words: str) -> str:
-    """A command of `pursuit` for a person to copy."""
-    return shlex.join(("pursuit", *words))
-
-
 def way_on(
     mission_id: str,
     *,
     reason: str | None,
     parent: str | None,
     origin: str | None = None,
-    say: Callable[..., str] = command_line,
+    say: Callable[..., str] = lambda *words: shlex.join(("pursuit", *words)),
 ) -> str:
     """What continues or repeats a mission that ended for this reason: a sentence with commands to copy."""
     if parent is not None:
         return f"its parent {parent} can start another child"
-    if reason in CAP_REASONS:
-        cap = next(name for name in CAPS if name.startswith(reason or ""))
-        extend = say("extend", mission_id, f"--{cap.replace('_', '-')}", "N")
+    if reason in EXTENDABLE:
+        cap = BY_REASON.get(reason or "")
+        extend = say("extend", mission_id, "--max-iterations" if cap is None else cap.option, "N")
         return f"raise its cap with: {extend}, then: {say('resume', mission_id)}"
+    if reason == "no_progress":
+        return f"continue it with: {say('resume', mission_id)}"
     if origin is not None:
         return f"start it again with: {say('run', origin)}"
     return "an ended mission stays as it is; start a new one"
@@ -211,22 +190,6 @@ def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
     return rows
 
 
-def budget_row(state: MissionState) -> dict[str, Any]:
-    """The caps and what was used of them, also by children; what is set aside for running children counts as used.
-
-    A cost that is not known is None, never 0.
-    """
-    lent = state.lent
-    used = {
-        "iterations": state.iteration_count + int(lent.get("max_iterations", 0)),
-        "wall_clock_seconds": round(state.wall_clock, 3),
-        "tool_calls": state.tool_calls + int(lent.get("max_tool_calls", 0)),
-        "tokens": state.tokens + int(lent.get("max_tokens", 0)),
-        "cost_usd": None if cost_unknown(state) else round(state.cost_usd + lent.get("max_cost_usd", 0), 9),
-    }
-    return {**state.budget, "on_exhausted": state.mission.budget.on_exhausted, "used": used}
-
-
 def children_rows(state: MissionState) -> list[dict[str, Any]]:
     """Each child with what was set aside for it and what it used; the latter is not known while it runs."""
     return [
@@ -249,9 +212,9 @@ def workspace_row(mission_id: str, state: MissionState) -> dict[str, Any] | None
     ]
     row: dict[str, Any] = {"path": workspace.path, "in_place": workspace.in_place, "turns": turns}
     row |= {"protected_turns": state.protected_turns}
-    if isinstance(state.mission.proposer, BestOfProposer):
-        won = best_of.winner(state)
-        row["agents"] = best_of.rows(state)
+    if pick.decides(state.mission):
+        won = pick.winner(state)
+        row["agents"] = pick.rows(state)
         return row | ({} if won is None else {"branch": f"pursuit/{won[1].session_id}"})
     return row | ({"branch": f"pursuit/{mission_id}"} if state.status == "completed" else {})
 
@@ -280,67 +243,73 @@ def output_tail(result: Mapping[str, Any] | None, *, lines: int = TAIL_LINES) ->
     return found[-lines:]
 
 
-def _count(events: Iterable[Event], results: Mapping[str, Mapping[str, Any]], diffs: Mapping[str, str]) -> _Tally:
-    tally = _Tally(results=results, diffs=diffs)
-    for event in events:
-        if (count := _COUNTED.get(type(event))) is not None:
-            count(tally, event)
-    return tally
+def _place(call: CallIntended | CallRefused) -> dict[str, Any]:
+    return {"call_id": call.call_id, "iteration": call.iteration, "tool": call.tool}
 
 
-def _count_proposal(tally: _Tally, event: IterationProposed) -> None:
-    tally.started[event.iteration] = event
-    for reason in event.failed:
-        tally.no_proposal[reason] += 1
-        tally.errors.append({"iteration": event.iteration, "tool": event.proposer, "message": reason})
-    if event.proposer == "client":
-        calls = ["script"] if event.script is not None else [call.tool for call in event.calls]
-        turn = {"iteration": event.iteration, "who": "client", "at": iso(event.at), "calls": calls}
-        tally.turns.append(turn | {"text": (event.rationale or "")[:LONGEST_TURN]})
+def _errors(history: History) -> list[dict[str, Any]]:
+    """The errors of proposers, calls and scripts, by iteration."""
+    found: list[tuple[int, str, str]] = []
+    for one in history.iterations.values():
+        if one.proposed is not None:
+            found += [(one.index, one.proposed.proposer, reason) for reason in one.proposed.failed]
+    found += [(end.iteration, call.tool, end.error) for call, end in history.made_calls if end.error is not None]
+    scripts = [one.script for one in history.iterations.values() if one.script is not None]
+    found += [(script.iteration, "script", script.error) for script in scripts if script.error is not None]
+    found.sort(key=itemgetter(0))
+    return [{"iteration": iteration, "tool": tool, "message": error} for iteration, tool, error in found]
 
 
-def _count_intent(tally: _Tally, event: CallIntended) -> None:
-    tally.pending[event.call_id] = event
-
-
-def _count_end(tally: _Tally, event: IterationEnded) -> None:
-    began = tally.started.pop(event.iteration, None)
-    tally.timeline.append((event, began, tally.calls.get(event.iteration, 0)))
-
-
-def _count_question(tally: _Tally, event: ApprovalAsked) -> None:
-    tally.approvals[event.approval_id] = {
-        "approval_id": event.approval_id,
-        "iteration": event.iteration,
-        "tool": event.tool,
-        "args": redacted(event.args),
-        "reason": event.reason,
-        "asked_at": iso(event.at),
-        **({"required": event.require} if event.require > 1 else {}),
+def _question_row(question: ApprovalQuestion) -> dict[str, Any]:
+    asked, end = question.asked, question.end
+    row: dict[str, Any] = {
+        "approval_id": asked.approval_id,
+        "iteration": asked.iteration,
+        "tool": asked.tool,
+        "args": redacted(asked.args),
+        "reason": asked.reason,
+        "asked_at": iso(asked.at),
+        **({"required": asked.require} if asked.require > 1 else {}),
     }
+    if end is None:
+        return row
+    answer, by, event = end
+    if isinstance(event, ApprovalExpired):
+        return row | {"answer": answer, "answered_at": iso(event.at)}
+    row |= {"answer": answer, "by": by, "answered_at": iso(event.at)}
+    row |= {"channel": event.channel} if event.channel else {}
+    return row | ({"why": event.reason} if event.reason else {})
 
 
-def _count_expiry(tally: _Tally, event: ApprovalExpired) -> None:
-    row = tally.approvals.get(event.approval_id)
-    if row is not None and "answer" not in row:
-        row |= {"answer": "expired", "answered_at": iso(event.at)}
+def _turns(state: MissionState, history: History) -> list[IterationProposed | ModelTurn | Call]:
+    """The turns of a client, a model or an agent; what other proposers propose is in the calls."""
+    client = state.facts.proposed_by_client
+    return [one for one in history.turns if client or not isinstance(one, IterationProposed)]
 
 
-def _count_request(tally: _Tally, event: ModelAsked) -> None:
-    tally.asked_of = event.model
+def _turn_row(turn: IterationProposed | ModelTurn | Call, diffs: Mapping[str, str]) -> dict[str, Any]:
+    """What a client proposed, a model answered or an agent did."""
+    match turn:
+        case IterationProposed():
+            calls = ["script"] if turn.script is not None else [call.tool for call in turn.calls]
+            row = {"iteration": turn.iteration, "who": "client", "at": iso(turn.at), "calls": calls}
+            return row | {"text": (turn.rationale or "")[:LONGEST_TURN]}
+        case ModelTurn(asked=asked, answered=event):
+            assert event is not None  # noqa: S101 - a turn is listed when it is answered
+            answer = event.answer
+            row: dict[str, Any] = {"iteration": event.iteration, "who": asked.model, "at": iso(event.at)}
+            row |= {"calls": [] if answer is None else [call.name for call in answer.calls]}
+            row |= {"text": "" if answer is None else answer.text[:LONGEST_TURN], "tokens": event.tokens}
+            row |= {"cost_usd": event.cost_usd, "seconds": event.seconds}
+            return row | ({"error": event.error} if event.error else {})
+        case Call(end=CallSettled() as event):
+            return _agent_turn(event, diffs)
+        case Call():
+            raise AssertionError("a turn of an agent is listed when it has ended")
 
 
-def _count_turn(tally: _Tally, event: ModelAnswered) -> None:
-    answer = event.answer
-    turn: dict[str, Any] = {"iteration": event.iteration, "who": tally.asked_of, "at": iso(event.at)}
-    turn |= {"calls": [] if answer is None else [call.name for call in answer.calls]}
-    turn |= {"text": "" if answer is None else answer.text[:LONGEST_TURN], "tokens": event.tokens}
-    turn |= {"cost_usd": event.cost_usd, "seconds": event.seconds}
-    tally.turns.append(turn | ({"error": event.error} if event.error else {}))
-
-
-def _check_row(tally: _Tally, call: CallIntended, event: CallSettled) -> dict[str, Any]:
-    result = tally.results.get(event.blob, event.result) if event.blob is not None else event.result
+def _check_row(call: CallIntended, event: CallSettled, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    result = results.get(event.blob, event.result) if event.blob is not None else event.result
     return {
         "iteration": event.iteration,
         "criterion_id": call.criterion_id,
@@ -367,133 +336,86 @@ def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> dict[str, Any]:
     return row | ({"error": event.error} if event.error else {})
 
 
-def _count_answer(tally: _Tally, event: ApprovalAnswered) -> None:
-    """Notes an answer in the row of its question; of several people it is the yes of the last one that closes it."""
-    row = tally.approvals.get(event.approval_id)
-    if row is None or "answer" in row:
-        return
-    answer, by = event.answer, event.by
-    if answer in GRANTS:
-        said = tally.said.setdefault(event.approval_id, {})
-        said.setdefault(event.person or by, Yes(answer, by))
-        together = agreed(said, row.get("required", 1))
-        if together is None:
-            return
-        answer, by = together
-    row |= {"answer": answer, "by": by, "answered_at": iso(event.at)}
-    row |= {"channel": event.channel} if event.channel else {}
-    row |= {"why": event.reason} if event.reason else {}
-
-
-def _count_call(tally: _Tally, event: CallSettled) -> None:
-    call = tally.pending.pop(event.call_id, None)
-    if call is None:
-        return
-    outcome, iteration, tool = event.outcome, event.iteration, call.tool
-    tally.log.append((call, event))
-    tally.calls[iteration] = tally.calls.get(iteration, 0) + 1
-    tally.seconds[tool] = tally.seconds.get(tool, 0.0) + event.seconds
-    if outcome == "unknown":
-        place = {"call_id": event.call_id, "iteration": iteration, "tool": tool}
-        tally.unknown.append({**place, "reason": event.error})
-    if event.error is not None:
-        tally.errors.append({"iteration": iteration, "tool": tool, "message": event.error})
-    if event.change is not None:
-        tally.turns.append(_agent_turn(event, tally.diffs))
-    if call.purpose == "check":
-        tally.checks.append(_check_row(tally, call, event))
-    if event.metrics:
-        tally.metrics[event.call_id] = found = dict(leaves(event.metrics))
-        _count_points(tally, found, tool=tool, call_id=event.call_id, place=(iteration, call.order))
-
-
-def _tools(tally: _Tally) -> list[dict[str, Any]]:
-    """How often each tool was called, what came of it, and how long it took."""
-    outcomes: dict[str, dict[str, int]] = {tool: {} for tool in tally.seconds}
-    counts = Counter([(call.tool, end.outcome) for call, end in tally.log if call is not end])  # no refusals
-    for (tool, outcome), count in counts.items():
-        outcomes[tool][outcome] = count
+def _tools(made: Sequence[tuple[CallIntended, CallSettled]]) -> list[dict[str, Any]]:
+    """How often each tool was called, what came of it, and how long it took; a refused call was not made."""
+    seconds: dict[str, float] = {}
+    outcomes: dict[str, dict[str, int]] = {}
+    for call, end in made:
+        seconds[call.tool] = seconds.get(call.tool, 0.0) + end.seconds
+    for (tool, outcome), count in Counter([(call.tool, end.outcome) for call, end in made]).items():
+        outcomes.setdefault(tool, {})[outcome] = count
     return [
-        {"tool": tool, "calls": sum(found.values()), "by_outcome": found, "seconds": round(tally.seconds[tool], 6)}
+        {"tool": tool, "calls": sum(found.values()), "by_outcome": found, "seconds": round(seconds[tool], 6)}
         for tool, found in sorted(outcomes.items())
     ]
 
 
-def _count_refusal(tally: _Tally, event: CallRefused) -> None:
-    tally.log.append((event, event))
-    place = {"call_id": event.call_id, "iteration": event.iteration, "tool": event.tool}
-    tally.refused.append({**place, "outcome": event.outcome, "reason": event.reason})
-
-
-def _log_row(
-    call: CallIntended | CallRefused, end: CallSettled | CallRefused, shown: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """A row of the log; `shown` are the rows of trials by their calls, without secrets."""
-    error, seconds = (end.reason, 0.0) if isinstance(end, CallRefused) else (end.error, end.seconds)
-    trial = shown.get(call.call_id)
+def _log_row(call: Call, shown: Mapping[str, Trial]) -> dict[str, Any]:
+    """A row of the log; `shown` are the trials by their calls, without secrets."""
+    trial, said, end = shown.get(call.call_id), call.said, call.settled
     return {
-        "iteration": end.iteration,
-        "tool": call.tool,
-        "args": redacted(call.args) if trial is None else trial["args"],
-        "at": iso(call.at) if trial is None else trial["started_at"],
-        "outcome": end.outcome,
-        "seconds": seconds,
-        **({"error": error} if error else {}),
+        "iteration": call.iteration,
+        "tool": said.tool,
+        "args": redacted(said.args) if trial is None else trial.args,
+        "at": iso(said.at) if trial is None else trial.started_at,
+        "outcome": call.outcome,
+        "seconds": 0.0 if end is None else end.seconds,
+        **({"error": error} if (error := call.error) else {}),
     }
 
 
-def _count_script(tally: _Tally, event: ScriptEnded) -> None:
-    if event.error is not None:
-        tally.errors.append({"iteration": event.iteration, "tool": "script", "message": event.error})
-    if not event.claimed:
-        found = dict(leaves(event.observed))
-        _count_points(tally, found, tool="script", call_id="", place=(event.iteration, LAST))
+def _measured(history: History) -> dict[str, dict[str, float]]:
+    """The metrics of each call that reported some."""
+    return {end.call_id: dict(leaves(end.metrics)) for _call, end in history.made_calls if end.metrics}
 
 
-def _count_points(tally: _Tally, found: dict[str, float], *, tool: str, call_id: str, place: tuple[int, int]) -> None:
-    for name, value in found.items():
-        tally.points.setdefault(name, []).append(Point(*place, value, tool, call_id))
+def _points(history: History, measured: Mapping[str, Mapping[str, float]]) -> dict[str, list[Point]]:
+    """The values of each metric."""
+    points: dict[str, list[Point]] = {}
+    for call, _end in history.made_calls:
+        for name, value in measured.get(call.call_id, {}).items():
+            points.setdefault(name, []).append(Point(call.iteration, call.order, value, call.tool, call.call_id))
+    for one in history.iterations.values():
+        if one.script is not None and not one.script.claimed:
+            for name, value in leaves(one.script.observed):
+                points.setdefault(name, []).append(Point(one.index, LAST, value, "script", ""))
+    return points
 
 
-_COUNTED: Mapping[type, Callable[[_Tally, Any], None]] = {
-    IterationProposed: _count_proposal,
-    CallIntended: _count_intent,
-    CallSettled: _count_call,
-    CallRefused: _count_refusal,
-    ScriptEnded: _count_script,
-    IterationEnded: _count_end,
-    ApprovalAsked: _count_question,
-    ApprovalAnswered: _count_answer,
-    ApprovalExpired: _count_expiry,
-    ModelAsked: _count_request,
-    ModelAnswered: _count_turn,
-}
+def _timeline(
+    iterations: Sequence[Iteration], made: Sequence[tuple[CallIntended, CallSettled]]
+) -> list[dict[str, Any]]:
+    """The last iterations, each with the number of its calls."""
+    calls = Counter([end.iteration for _call, end in made])
+    rows: list[dict[str, Any]] = []
+    for one in iterations[-MOST_ROWS:]:
+        assert one.ended is not None  # noqa: S101 - the caller chose those
+        rows.append(
+            {
+                "iteration_index": one.index,
+                "verdict": one.ended.verdict,
+                "verdict_reason": one.ended.reason,
+                "started_at": iso(one.proposed.at) if one.proposed is not None else None,
+                "ended_at": iso(one.ended.at),
+                "calls": calls[one.index],
+                "rationale": one.ended.rationale or (one.proposed.rationale if one.proposed is not None else None),
+            }
+        )
+    return rows
 
 
-def _timeline_row(event: IterationEnded, began: IterationProposed | None, calls: int) -> dict[str, Any]:
-    return {
-        "iteration_index": event.iteration,
-        "verdict": event.verdict,
-        "verdict_reason": event.reason,
-        "started_at": iso(began.at) if began is not None else None,
-        "ended_at": iso(event.at),
-        "calls": calls,
-        "rationale": event.rationale or (began.rationale if began is not None else None),
-    }
-
-
-def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
+def _metrics(state: MissionState, found: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
     known = [one for one in state.mission.criteria if isinstance(one, MetricThreshold)]
     thresholds = {one.metric: one for one in sorted(known, key=lambda one: one.required)}  # the required one wins
     rows: dict[str, Any] = {}
-    for name in sorted(tally.points, key=lambda name: (name not in thresholds, name)):
+    for name in sorted(found, key=lambda name: (name not in thresholds, name)):
         criterion = thresholds.get(name)
         source = criterion.source if criterion is not None else None
-        matching = (point for point in tally.points[name] if source_matches(source, point.tool))
+        matching = (point for point in found[name] if source_matches(source, point.tool))
         counted = sorted(matching, key=lambda point: point.place)
         if not counted:
             continue
-        points = list({point.iteration: point.value for point in counted}.items())
+        points = [(point.iteration, point.value) for point in counted]
         best = state.best_points.of(criterion.criterion_id) if criterion is not None else None
         stride = -(-len(points) // MOST_POINTS)
         rows[name] = {
@@ -506,42 +428,46 @@ def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
     return rows
 
 
-def every_trial(events: Iterable[Event], state: MissionState) -> list[dict[str, Any]]:
-    """The trials of a mission, from its first event to its last; `state` is the fold of the events."""
-    return _trials(state, _count(events, {}, {}))
+def every_trial(history: History, state: MissionState) -> list[Trial]:
+    """The trials of a mission, from its first to its last."""
+    return _trials(state, history, _measured(history))
 
 
-def _trials(state: MissionState, tally: _Tally) -> list[dict[str, Any]]:
+def _trials(state: MissionState, history: History, measured: Mapping[str, Mapping[str, float]]) -> list[Trial]:
     """Each call of a tool that gives metrics; the tool that a search calls is one, whether or not it did yet."""
-    best, proposer = state.best_points.best(), state.mission.proposer
+    best, objective = state.best_points.best(), state.facts.objective
     best_call = best.point.call_id if best is not None and best.point is not None else None
-    ended = [(call, end) for call, end in tally.log if isinstance(end, CallSettled) and isinstance(call, CallIntended)]
-    calls = [*ended, *((call, None) for call in tally.pending.values())]
-    measuring = {call.tool for call, _ in ended if call.purpose != "check" and call.call_id in tally.metrics}
-    if isinstance(proposer, SearchProposer):
-        measuring.add(proposer.tool_name)
+    under_way = [(one.intended, None) for one in history.calls if one.intended is not None and one.end is None]
+    measuring = {call.tool for call, _ in history.made_calls if call.purpose != "check" and call.call_id in measured}
+    if objective is not None:
+        measuring.add(objective.tool)
+    calls = [*history.made_calls, *under_way]
     made = [pair for pair in calls if pair[0].tool in measuring and pair[0].purpose != "check"]
     made.sort(key=lambda pair: (pair[0].iteration, pair[0].order))
-    return [_trial_row(number, *pair, tally, best_call) for number, pair in enumerate(made)]
+    return [_trial(number, *pair, measured, best_call) for number, pair in enumerate(made)]
 
 
-def _trial_row(
-    number: int, call: CallIntended, end: CallSettled | None, tally: _Tally, best_call: str | None
-) -> dict[str, Any]:
-    return {
-        "trial": number,
-        "iteration": call.iteration,
-        "tool": call.tool,
-        "args": redacted(call.args),
-        "metrics": tally.metrics.get(call.call_id, {}),
-        "outcome": None if end is None else end.outcome,
+def _trial(
+    number: int,
+    call: CallIntended,
+    end: CallSettled | None,
+    measured: Mapping[str, Mapping[str, float]],
+    best_call: str | None,
+) -> Trial:
+    return Trial(
+        trial=number,
+        iteration=call.iteration,
+        tool=call.tool,
+        args=redacted(call.args),
+        metrics=measured.get(call.call_id, {}),
+        outcome=None if end is None else end.outcome,
         # A call that becomes a task is settled by whichever process finds its end, so only the clock knows its time.
-        "seconds": None if end is None else end.seconds or round(max(0.0, end.at - call.at), 3),
-        "started_at": iso(call.at),
-        "call_id": call.call_id,
-        "best": call.call_id == best_call,
-        **({"error": cut_text(end.error, LONGEST_ERROR)} if end is not None and end.error is not None else {}),
-    }
+        seconds=None if end is None else end.seconds or round(max(0.0, end.at - call.at), 3),
+        started_at=iso(call.at),
+        call_id=call.call_id,
+        best=call.call_id == best_call,
+        error=None if end is None or end.error is None else cut_text(end.error, LONGEST_ERROR),
+    )
 
 
 def _infeasible(point: Candidate) -> dict[str, Any]:
@@ -567,99 +493,3 @@ def _reason_text(state: MissionState) -> str | None:
     if state.failure is not None:
         return state.failure.error
     return state.last_ended.rationale if state.last_ended is not None else None
-
-
-DIRECTIVE_PREVIEW = 500
-
-
-class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The row of a mission in a listing; each append keeps it up to date."""
-
-    status: Status
-    directive: str
-    iteration_count: int
-    waiting_for: WaitingFor | None = None
-    wait_until: float | None = None
-    task: str | None = None
-    parent: str | None = None
-    run_goal: int | None = None
-    background: bool = False
-    owner: str | None = None
-    share: list[str] = []
-    queue: str = QUEUE
-
-    def summary(self) -> dict[str, Any]:
-        """What the listing shows beside the status; what does not apply is left out."""
-        summary = msgspec.to_builtins(self)
-        del summary["status"]
-        return summary
-
-
-def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
-    """The row once these events of a driver are stored."""
-    status, count, waiting_for, until = state.status, state.iteration_count, state.waiting_for, state.wait_until
-    goal, background, detail = state.run_goal, state.background, state.wait_detail
-    for event in events:
-        match event:
-            case CallIntended():
-                pass  # half of all appends, so it comes first
-            case IterationEnded():
-                count = event.iteration + 1
-            case MissionResumed() if status in ("paused", "failed"):
-                status, waiting_for, until = "running", None, None
-            case RunClaimed():
-                goal = None if event.iterations is None else count + event.iterations
-                background = event.background
-                if status != "paused" and waiting_for != "pace" and not state.terminal:
-                    status, waiting_for, until = "running", None, None
-            case ModelAsked() if status == "waiting":
-                status, waiting_for, until = "running", None, None
-            case MissionEnded():
-                status, waiting_for, until = event.status, None, None
-            case WaitBegan() if status in ("running", "pending", "waiting"):
-                status, waiting_for, until = "waiting", event.waiting_for, event.until
-                detail = event.detail
-            case MissionFailed() if not state.terminal:
-                status = "failed"
-            case _:
-                pass
-    directive = state.mission.directive[:DIRECTIVE_PREVIEW]
-    task = detail if waiting_for == "task" else None
-    share = state.mission.share
-    queue = state.mission.queue
-    return Listing(
-        status, directive, count, waiting_for, until, task, state.parent, goal, background, state.owner, share, queue
-    )
-
-
-def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
-    """Whether a row shows a run that stopped, or may still be running, before it reached its goal.
-
-    A question without an answer in time is a reason to continue: its call is then refused. A task that the mission
-    waits for may have ended meanwhile.
-    """
-    waiting_for = summary.get("waiting_for") if status == "waiting" else None
-    expired = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
-    can_go_on = status == "running" or waiting_for in ("pace", "task", "model") or expired
-    goal = summary.get("run_goal")
-    return can_go_on and (goal is None or summary.get("iteration_count", 0) < goal)
-
-
-def due_in(state: MissionState, now: float) -> float | None:
-    """Seconds until a driver has something to do; None if it has nothing to do without someone's word.
-
-    A mission that waits for a task is due when the task has ended, or at the latest when its own time is over.
-    """
-    if state.terminal:
-        return None if state.closed else 0.0
-    if state.status == "waiting" and state.waiting_for in ("approval", "pace", "model", "task"):
-        return None if state.wait_until is None else max(0.0, state.wait_until - now)
-    if state.status == "running":
-        return None if state.run_goal is not None and state.iteration_count >= state.run_goal else 0.0
-    clients_turn = isinstance(state.mission.proposer, ClientProposer)
-    return 0.0 if state.status == "pending" and not clients_turn else None
-
-
-def summary_of(state: MissionState) -> dict[str, Any]:
-    """What a listing shows beside the status, as of this state."""
-    return listing_after(state).summary()

@@ -43,7 +43,7 @@ class Gap(NamedTuple):
     last: Point | None = None
 
 
-class Seen(NamedTuple):
+class SeenEvent(NamedTuple):
     """How often an event came from one source, and its last call."""
 
     times: int
@@ -139,15 +139,15 @@ class Events:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[str, Seen]] = {}
+        self._seen: dict[str, dict[str, SeenEvent]] = {}
 
     def add(self, name: str, *, tool: str, call_id: str, iteration: int) -> None:
         """Counts one more."""
         by_tool = self._seen.setdefault(name, {})
         before = by_tool.get(tool)
-        by_tool[tool] = Seen((before.times if before else 0) + 1, iteration, tool, call_id)
+        by_tool[tool] = SeenEvent((before.times if before else 0) + 1, iteration, tool, call_id)
 
-    def find(self, name: str, source: str | None = None) -> Seen | None:
+    def find(self, name: str, source: str | None = None) -> SeenEvent | None:
         """The latest event that counts under the source glob, with the number of all that count."""
         matching = [seen for tool, seen in self._seen.get(name, {}).items() if source_matches(source, tool)]
         if not matching:

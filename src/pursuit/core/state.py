@@ -6,6 +6,7 @@ Pure data; only the fold changes it.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,10 +14,10 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from pursuit.core.approvals import Approval
+from pursuit.core.approvals import Questions
 from pursuit.core.best import BestPoints
-from pursuit.core.confirmation import Confirmations, remeasure
-from pursuit.core.criteria import MetricThreshold, MetricTrend
+from pursuit.core.confirmation import Confirmations, doubled, remeasure
+from pursuit.core.criteria import Check, MetricThreshold, MetricTrend
 from pursuit.core.events import (
     AbortOrdered,
     CompletionOrdered,
@@ -37,8 +38,9 @@ from pursuit.core.events import (
     WaitingFor,
     WorkspaceChange,
 )
-from pursuit.core.mission import GUARDED, Mission
+from pursuit.core.mission import Mission
 from pursuit.core.observe import leaves, value_of
+from pursuit.core.proposing import ProposerFacts
 from pursuit.core.series import Events, Gap, Metrics
 
 Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
@@ -50,6 +52,16 @@ RECENT = 20
 MOST_BYTES = 256 * 1024
 MOST_POINTS = 100_000
 PREVIEW = 200
+CLOCK_RUNS: dict[WaitingFor, bool] = {
+    "task": True,
+    "pace": True,
+    "model": True,
+    "approval": False,
+    "input": False,
+    "proposal": False,
+    "budget": False,
+}
+"""Whether the wall clock of a mission runs while it waits for this. Otherwise it runs while a driver holds it."""
 
 
 class CallRecord(msgspec.Struct, kw_only=True, gc=False):
@@ -71,6 +83,8 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
     preview: str | None = None
     digest: str = ""
     error: str | None = None
+    unapproved: bool = False
+    cut: bool = False
     fingerprint: str = ""
     change: WorkspaceChange | None = None
 
@@ -96,7 +110,7 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
     metrics: dict[str, float] = {}
 
 
-class Iteration(msgspec.Struct, kw_only=True, gc=False):
+class IterationRecord(msgspec.Struct, kw_only=True, gc=False):
     """An iteration that has begun: its calls in the order of their intents.
 
     `view` is the `state` that a script saw when the iteration began, so that a replay sees the same.
@@ -117,17 +131,18 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
     view: dict[str, Any] | None = None
     measured: dict[str, dict[str, float]] = {}
     """The metrics of each call that the best point depends on."""
+    guarded_proposer: bool = False
 
     @property
     def guarded(self) -> bool:
         """Whether the loop guard watches it: what a model or a client proposes, and a script not of the operator's."""
         if self.proposed.script is not None:
             return not self.proposed.own_script
-        return self.proposed.proposer in GUARDED
+        return self.guarded_proposer
 
     def errors(self) -> list[tuple[str, str]]:
-        """The errors, each with its tool."""
-        found = [(call.tool, call.error) for call in self.calls.values() if call.error is not None]
+        """The errors, each with its tool; a stop that cut off the turn of an agent is none."""
+        found = [(call.tool, call.error) for call in self.calls.values() if call.error is not None and not call.cut]
         if self.proposed.failed:
             found = [(self.proposed.proposer, reason) for reason in self.proposed.failed] + found
         if self.script is not None and self.script.error is not None:
@@ -140,8 +155,15 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def tree(self) -> str | None:
-        """The git tree that the turn of an agent left; None without one."""
-        return next((c.change.after for c in self.calls.values() if c.change is not None), None)
+        """The git tree that the last turn of an agent left; None without one."""
+        return next((c.change.after for c in reversed(self.calls.values()) if c.change is not None), None)
+
+    @property
+    def only_unapproved(self) -> bool:
+        """Whether people refused, or did not answer about, all that it wanted to do: then it learned nothing."""
+        script = self.script
+        observed = script is not None and (script.observed or script.events)
+        return bool(self.calls) and not observed and all(call.unapproved for call in self.calls.values())
 
     def outputs(self) -> str:
         """A fingerprint of all outcomes and results, whatever the arguments were; of a turn of an agent, its tree."""
@@ -152,14 +174,9 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
         return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
 
     def shape(self) -> str:
-        """A fingerprint of the calls and of their results without numbers and identifiers.
-
-        After a turn of an agent it is that of its checks: the agent words each answer anew.
-        """
+        """A fingerprint of the calls and of their results without numbers and identifiers; of an agent, its tree."""
         if self.tree is not None:
-            checks = [c for c in self.calls.values() if c.purpose == "check"]
-            found = [(c.criterion_id, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in checks]
-            return fingerprint(found) if found else self.outputs()
+            return self.outputs()
         script = self.script
         said = (script.observed, script.events, script.error) if script is not None else None
         calls = [(c.key, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in self.calls.values()]
@@ -191,7 +208,7 @@ class Exchange(msgspec.Struct, kw_only=True, gc=False):
     answered: ModelAnswered | None = None
     planned: list[PlannedCall] = []
     calls: dict[str, CallRecord] = {}
-    script: Iteration | None = None
+    script: IterationRecord | None = None
     """The iteration whose script the answer is, if it is one."""
 
 
@@ -234,20 +251,59 @@ def error_key(tool: str, error: str) -> str:
     return f"{tool}: {error[:500]}"
 
 
+@dataclass(slots=True)
+class Standing:
+    """Where a mission stands: what its row in a listing shows, and what decides how that changes."""
+
+    parent: str | None = None
+    paused_by: str | None = None
+    paused_why: str | None = None
+    status: Status = "pending"
+    waiting_for: WaitingFor | None = None
+    wait_detail: str | None = None
+    wait_until: float | None = None
+    wait_seconds: float = math.inf
+    """How long its wait is at most: a clock that is put back does not make it longer."""
+    started_at: float | None = None
+    ended_at: float | None = None
+    run_goal: int | None = None
+    background: bool = False
+    iteration_count: int = 0
+    verdict: Verdict | None = None
+    verdict_reason: str | None = None
+    failure: MissionFailed | None = None
+    closed: bool = False
+    report: str | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended."""
+        return self.status in TERMINAL
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it has ended and the operator can still resume it: it made no progress, and has no parent."""
+        return self.status == "terminated" and self.verdict_reason == "no_progress" and self.parent is None
+
+
 @dataclass(slots=True, kw_only=True)
-class MissionState:
+class MissionState(Standing):
     """Everything that a turn needs to know. Only `fold.advance` changes it."""
 
     mission: Mission
+    facts: ProposerFacts
+    """Those of its proposer, as they were stored."""
     tools: tuple[str, ...]
     thresholds: tuple[MetricThreshold, ...] = ()
-    aims: tuple[MetricThreshold, ...] = ()
-    """The thresholds that progress is about: the required ones, if there are any."""
     confirms: bool = False
     """Whether a threshold asks for fresh measurements."""
     asks: bool = False
     """Whether some criteria need the sandbox or a call: predicates and checks."""
+    news_counts: bool = False
+    """Whether a result not seen before can be progress: required criteria that may have nothing to measure."""
     stagnation: int | None = None
+    remembered: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What its proposer remembers."""
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     first_warnings: tuple[str, ...] = ()
     """The warnings of the start."""
@@ -262,7 +318,6 @@ class MissionState:
     driver: Identity | None = None
     drivers: tuple[str, ...] = ()
     """The tokens whose policy holds for this run: those of its driver, and of who began the open iteration."""
-    parent: str | None = None
     operators_own: bool = True
     """Whether the operator wrote it, and not a model."""
     origin: str | None = None
@@ -271,17 +326,10 @@ class MissionState:
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""
-    paused_by: str | None = None
-    paused_why: str | None = None
     seq: int = 0
-    status: Status = "pending"
-    waiting_for: WaitingFor | None = None
-    wait_detail: str | None = None
-    wait_until: float | None = None
-    wait_began: float = 0.0
+    counted_at: float = 0.0
+    """Up to when `wall_clock` counts."""
     created_at: float = 0.0
-    started_at: float | None = None
-    ended_at: float | None = None
     budget: dict[str, float] = field(default_factory=dict[str, float])
     tool_calls: int = 0
     tokens: int = 0
@@ -297,8 +345,6 @@ class MissionState:
     run: str | None = None
     host: str | None = None
     """The machine of the last driver."""
-    run_goal: int | None = None
-    background: bool = False
     handed_in: dict[str, Any] | None = None
     answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
     """The answers of a language model in this iteration, or for the one that has not begun yet, by attempt."""
@@ -339,11 +385,10 @@ class MissionState:
     """The bytes and the tokens of the last request that was counted; zero where the conversation was cut since."""
     densest: float | None = None
     """The most tokens per byte of a question that was answered so far."""
-    iteration_count: int = 0
-    open: Iteration | None = None
-    last: Iteration | None = None
+    open: IterationRecord | None = None
+    last: IterationRecord | None = None
     last_ended: IterationEnded | None = None
-    recent: deque[Iteration] = field(default_factory=lambda: deque[Iteration](maxlen=RECENT))
+    recent: deque[IterationRecord] = field(default_factory=lambda: deque[IterationRecord](maxlen=RECENT))
     results: dict[str, CriterionResult] = field(default_factory=dict[str, CriterionResult])
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
     metric_order: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
@@ -360,6 +405,8 @@ class MissionState:
     least: dict[str, float] = field(default_factory=dict[str, float])
     """How near it ever came up to the last checkpoint, whatever the call did to the other criteria."""
     trail: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
+    levels: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+    """How far each criterion that counts something has ever come up to the last checkpoint."""
     ever_met: set[str] = field(default_factory=set[str])
     checkpoints: int = 0
     checkpoint_at: float | None = None
@@ -370,27 +417,20 @@ class MissionState:
     sequences: deque[str] = field(default_factory=lambda: deque[str](maxlen=3))
     outputs_seen: Remembered = field(default_factory=Remembered)
     shapes_seen: Remembered = field(default_factory=Remembered)
+    rejected: dict[str, int] = field(default_factory=dict[str, int])
+    """How often a check with `confirm` was met and then not."""
+    standings: Remembered = field(default_factory=Remembered)
+    """What the checks came to at each checkpoint."""
     errors_seen: Remembered = field(default_factory=Remembered)
     results_seen: Remembered = field(default_factory=Remembered)
     guard_key: str = ""
     guard_count: int = 0
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
-    approvals: dict[str, Approval] = field(default_factory=dict[str, Approval])
-    granted: set[str] = field(default_factory=set[str])
-    verdict: Verdict | None = None
-    verdict_reason: str | None = None
+    approvals: Questions = field(default_factory=Questions)
     stop: AbortOrdered | CompletionOrdered | None = None
-    failure: MissionFailed | None = None
-    closed: bool = False
-    report: str | None = None
 
     def __post_init__(self) -> None:
-        self.best_points = BestPoints(self.mission)
-
-    @property
-    def terminal(self) -> bool:
-        """Whether it has ended."""
-        return self.status in TERMINAL
+        self.best_points = BestPoints(self.mission, self.facts.objective)
 
     @property
     def stopped(self) -> bool:
@@ -399,18 +439,23 @@ class MissionState:
 
     @property
     def wall_clock(self) -> float:
-        """Seconds that drivers have held the mission."""
+        """Seconds of its wall clock up to the last event that counts them."""
         return self.elapsed_before + self.elapsed
 
+    def wall_clock_at(self, now: float, *, driven: bool) -> float:
+        """Seconds of its wall clock up to now; `driven`: a process drives it."""
+        held = max(0.0, now - self.counted_at) if driven and self.status == "running" else self.waited(now)
+        return self.wall_clock + held
+
+    def wait_left(self, now: float) -> float:
+        """Seconds until the time that it waits for; infinite without one."""
+        return math.inf if self.wait_until is None else max(0.0, min(self.wait_until - now, self.wait_seconds))
+
     def waited(self, now: float) -> float:
-        """The seconds of its wait, without a driver, that count for its wall clock: for a child, a pace or a model."""
-        if self.waiting_for in ("pace", "model") and self.wait_until is not None:
-            return max(0.0, min(now, self.wait_until) - self.wait_began)
-        if self.waiting_for != "task" or self.open is None:
+        """The seconds of its wait that its wall clock does not count yet."""
+        if self.waiting_for is None or not CLOCK_RUNS[self.waiting_for]:
             return 0.0
-        waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}
-        child = any(one.call_id in waited for one in self.children.values())
-        return max(0.0, now - self.wait_began) if child else 0.0
+        return max(0.0, min(now, self.wait_until or now) - self.counted_at)
 
     @property
     def new_warnings(self) -> list[MissionWarned]:
@@ -442,8 +487,14 @@ class MissionState:
         """The open iteration, or else the last one that ended, as people count: from 1."""
         return self.iteration_count + (self.open is not None)
 
-    def is_new(self, iteration: Iteration) -> bool:
+    def confirmations_of(self, check: Check) -> int:
+        """How often a check must be met again once it is met."""
+        return doubled(check.confirm, self.rejected.get(check.criterion_id, 0))
+
+    def is_new(self, iteration: IterationRecord) -> bool:
         """Whether an iteration has results that were not seen before, and not in numbers alone."""
+        if iteration.only_unapproved:
+            return False
         return iteration.outputs() not in self.outputs_seen and iteration.shape() not in self.shapes_seen
 
     def call(self, call_id: str) -> CallRecord | None:
@@ -516,7 +567,7 @@ def call_value(call: CallRecord) -> Any:
     return call.preview if call.result is None else value_of(call.result)
 
 
-def _rows(iteration: Iteration) -> list[dict[str, Any]]:
+def _rows(iteration: IterationRecord) -> list[dict[str, Any]]:
     return [
         {
             "iteration": iteration.index,

@@ -8,9 +8,11 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
-from pursuit.core.mission import AGENT, AGENT_TURN, FLEET, NOTE, OWN_SERVER, READ_RESULT, SPAWN
+from pursuit.core.base_model import Flag, Positive
+from pursuit.core.mission import FLEET, NOTE, OWN_SERVER, READ_RESULT, SPAWN
 from pursuit.core.pins import Changes
 
+Folder = Callable[[str], str]
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
 NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -61,10 +63,14 @@ class Tool:
     """The request that sends a call of it."""
     metrics: tuple[str, ...] | None = None
     """The metrics that its results can have; None if they can have any."""
+    cwd: str | None = None
+    """The folder of a configured command."""
     digest: str = ""
     """The digest of its definition, which grants carry; empty for a tool of this process."""
     changes: Changes | None = None
     """What its server changed, this tool among it, since the operator accepted its tools."""
+    allowed_because: str | None = None
+    """Why policy allows it where no rule concerns it; only for tools that the runtime performs itself."""
 
     @property
     def qualified(self) -> str:
@@ -136,8 +142,10 @@ class InitializeResult:
 class TaskCalls(Protocol):
     """Calls whose answers come later: each is a task, which runs on without a caller."""
 
-    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
-        """Begins the task with that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
+    async def begin(
+        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
+    ) -> None:
+        """Begins the task with that id, unless it has begun; `folder` moves its command. Raises `CallFailed`."""
         ...
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
@@ -243,25 +251,8 @@ SPAWN_TOOL = Tool(
     traits=Traits(idempotent=True, parallel_safe=True, destructive=False),
     definition={"name": SPAWN.partition(".")[2], "description": _DESCRIPTION, "inputSchema": SCHEMA},
     long=True,
+    allowed_because="the mission has a fleet; each call of its children is decided on its own",
 )
-
-
-_TURN_DESCRIPTION = "One turn of the mission's coding agent in its workspace."
-_TURN_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"prompt": {"type": "string"}},
-    "required": ["prompt"],
-    "additionalProperties": False,
-}
-TURN_TOOL = Tool(
-    server=AGENT,
-    name=AGENT_TURN.partition(".")[2],
-    description=_TURN_DESCRIPTION,
-    input_schema=_TURN_SCHEMA,
-    definition={"name": "turn", "description": _TURN_DESCRIPTION, "inputSchema": _TURN_SCHEMA},
-    metrics=(),
-)
-"""A turn of an agent as a call of an internal server: neither read-only nor idempotent, so it is never repeated."""
 
 
 def _own_tool(name: str, description: str, **properties: Mapping[str, Any]) -> Tool:
@@ -302,10 +293,10 @@ OWN_TOOLS = {
 class ToolOverride:
     """The operator's settings of one tool; None where nothing is set."""
 
-    read_only: bool | None = None
-    idempotent: bool | None = None
-    parallel_safe: bool | None = None
-    destructive: bool | None = None
-    timeout: float | None = None
-    long: bool | None = None
-    task_only: bool | None = None
+    read_only: Flag | None = None
+    idempotent: Flag | None = None
+    parallel_safe: Flag | None = None
+    destructive: Flag | None = None
+    timeout: Positive | None = None
+    long: Flag | None = None
+    task_only: Flag | None = None

@@ -24,7 +24,7 @@ from jsonschema.protocols import Validator as SchemaValidator
 from jsonschema.validators import validator_for
 from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY, specification_with
 
-from pursuit.core.patterns import Patience, Unfinished, checked_pattern, find
+from pursuit.core.patterns import ProcessorTime, Unfinished, checked_pattern, find, to_the_end
 
 SECONDS = 1.0
 """For the check of one value."""
@@ -41,7 +41,7 @@ class _Clock:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._patience = Patience(seconds)
+        self._patience = ProcessorTime(seconds)
         self._steps = _STEPS
 
     def step(self) -> None:
@@ -74,7 +74,7 @@ def _found(pattern: str, text: str) -> bool:
     clock = _clock.get()
     if clock is not None:
         clock.look()
-    return find(pattern, text) is not None
+    return find(to_the_end(pattern), text) is not None
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Faults:

@@ -19,7 +19,8 @@ from subprocess import DEVNULL
 
 import anyio
 
-from pursuit.core.events import CallIntended, CallSettled, IterationEnded, RunClaimed, decode
+from pursuit.core.events import CallIntended, CallSettled, IterationEnded, RunClaimed
+from pursuit.core.history import decoded
 from pursuit.demo.local_postgres import LocalPostgres
 from pursuit.errors import LedgerUnavailable, PursuitError
 from pursuit.ledger.contract import Ledger, every_stream
@@ -85,8 +86,8 @@ async def look(ledger: Ledger) -> dict[str, Driven]:
     found: dict[str, Driven] = {}
     async for row in every_stream(ledger, kind="mission"):
         one = found[row.name] = Driven(row.status)
-        for stored in await ledger.read(row.name):
-            match decode(stored.type, stored.body):
+        for event in decoded(await ledger.read(row.name)):
+            match event:
                 case RunClaimed(pid=pid):
                     one.drivers.append(pid)
                 case CallIntended():

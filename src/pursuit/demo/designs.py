@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class VariableRange:
     """The range of one variable."""
 
     low: float
@@ -34,7 +34,7 @@ class Design:
     """One family of designs: its variables, and the numbers that follow from them; `about` says what the cost is."""
 
     about: str
-    variables: Mapping[str, Range]
+    variables: Mapping[str, VariableRange]
     numbers: Callable[..., dict[str, float]]
     constraints: int = 0
 
@@ -199,17 +199,17 @@ _GEARS = {
     "driven1": "gear that is driven first",
     "driven2": "last gear",
 }
-_AREA = Range(low=0.001, high=1.0, about="cross-section, in square centimetres")
+_AREA = VariableRange(low=0.001, high=1.0, about="cross-section, in square centimetres")
 
 DESIGNS: Mapping[str, Design] = {
     "welded-beam": Design(
         about="a welded beam, in dollars",
         constraints=7,
         variables={
-            "h": Range(low=0.1, high=2.0, about="height of the weld, in inches"),
-            "l": Range(low=0.1, high=10.0, about="length of the weld, in inches"),
-            "t": Range(low=0.1, high=10.0, about="height of the bar, in inches"),
-            "b": Range(low=0.1, high=2.0, about="thickness of the bar, in inches"),
+            "h": VariableRange(low=0.1, high=2.0, about="height of the weld, in inches"),
+            "l": VariableRange(low=0.1, high=10.0, about="length of the weld, in inches"),
+            "t": VariableRange(low=0.1, high=10.0, about="height of the bar, in inches"),
+            "b": VariableRange(low=0.1, high=2.0, about="thickness of the bar, in inches"),
         },
         numbers=welded_beam,
     ),
@@ -223,13 +223,13 @@ DESIGNS: Mapping[str, Design] = {
         about="a gear box, which is its volume in cm^3",
         constraints=11,
         variables={
-            "b": Range(low=2.6, high=3.6, about="width of the face, in centimetres"),
-            "m": Range(low=0.7, high=0.8, about="module of the teeth, in centimetres"),
-            "z": Range(low=17, high=28, about="teeth of the pinion", whole=True),
-            "l1": Range(low=7.3, high=8.3, about="length of the first shaft, in centimetres"),
-            "l2": Range(low=7.3, high=8.3, about="length of the second shaft, in centimetres"),
-            "d1": Range(low=2.9, high=3.9, about="diameter of the first shaft, in centimetres"),
-            "d2": Range(low=5.0, high=5.5, about="diameter of the second shaft, in centimetres"),
+            "b": VariableRange(low=2.6, high=3.6, about="width of the face, in centimetres"),
+            "m": VariableRange(low=0.7, high=0.8, about="module of the teeth, in centimetres"),
+            "z": VariableRange(low=17, high=28, about="teeth of the pinion", whole=True),
+            "l1": VariableRange(low=7.3, high=8.3, about="length of the first shaft, in centimetres"),
+            "l2": VariableRange(low=7.3, high=8.3, about="length of the second shaft, in centimetres"),
+            "d1": VariableRange(low=2.9, high=3.9, about="diameter of the first shaft, in centimetres"),
+            "d2": VariableRange(low=5.0, high=5.5, about="diameter of the second shaft, in centimetres"),
         },
         numbers=speed_reducer,
     ),
@@ -237,17 +237,18 @@ DESIGNS: Mapping[str, Design] = {
         about="a pressure vessel, in dollars",
         constraints=4,
         variables={
-            "shell": Range(low=_PLATE, high=6.1875, about="thickness of the shell, in inches", step=_PLATE),
-            "head": Range(low=_PLATE, high=6.1875, about="thickness of the heads, in inches", step=_PLATE),
-            "radius": Range(low=10.0, high=200.0, about="inner radius, in inches"),
-            "length": Range(low=10.0, high=200.0, about="length without the heads, in inches"),
+            "shell": VariableRange(low=_PLATE, high=6.1875, about="thickness of the shell, in inches", step=_PLATE),
+            "head": VariableRange(low=_PLATE, high=6.1875, about="thickness of the heads, in inches", step=_PLATE),
+            "radius": VariableRange(low=10.0, high=200.0, about="inner radius, in inches"),
+            "length": VariableRange(low=10.0, high=200.0, about="length without the heads, in inches"),
         },
         numbers=pressure_vessel,
     ),
     "gear-train": Design(
         about="a gear train, which is the squared error of its ratio",
         variables={
-            name: Range(low=12, high=60, about=f"teeth of the {word}", whole=True) for name, word in _GEARS.items()
+            name: VariableRange(low=12, high=60, about=f"teeth of the {word}", whole=True)
+            for name, word in _GEARS.items()
         },
         numbers=gear_train,
     ),
@@ -255,9 +256,9 @@ DESIGNS: Mapping[str, Design] = {
         about="a spring, which stands for its weight, in in^3",
         constraints=4,
         variables={
-            "wire": Range(low=0.05, high=2.0, about="diameter of the wire, in inches"),
-            "coil": Range(low=0.25, high=1.3, about="mean diameter of the coil, in inches"),
-            "turns": Range(low=2.0, high=15.0, about="number of active coils"),
+            "wire": VariableRange(low=0.05, high=2.0, about="diameter of the wire, in inches"),
+            "coil": VariableRange(low=0.25, high=1.3, about="mean diameter of the coil, in inches"),
+            "turns": VariableRange(low=2.0, high=15.0, about="number of active coils"),
         },
         numbers=spring,
     ),

@@ -14,7 +14,7 @@ from pursuit.config.json_schemas import SCHEMAS, schema_text
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import of_configuration, of_mission, record
 from pursuit.core.base_model import nearest
-from pursuit.errors import Fault, ValidationFailed
+from pursuit.errors import Fault, ValidationFailed, advice
 
 DEFAULT = "beam"
 SCHEMA_FOLDER = ".pursuit"
@@ -23,48 +23,48 @@ _SCHEMA_LINES = {"mission.toml": "mission", "pursuit.toml": "config"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class ExampleTemplate:
     """An example: what it shows, its files in reading order, and the commands to try."""
 
     summary: str
     names: tuple[str, ...]
-    steps: tuple[str, ...] = ("pursuit run mission.toml", "pursuit list")
+    steps: tuple[str, ...] = (advice("pursuit run {}", "mission.toml"), advice("pursuit list"))
     extra: tuple[str, str] | None = None
     """The extra that it needs, and a module of it."""
 
 
 TEMPLATES = {
-    "beam": Template(
+    "beam": ExampleTemplate(
         summary="a script designs a welded beam at an MCP server",
         names=("pursuit.toml", "mission.toml", "strategy.py"),
     ),
-    "tune": Template(
+    "tune": ExampleTemplate(
         summary="a search tunes the arguments of a command by a number in its log",
         names=("pursuit.toml", "mission.toml", "train.py"),
         extra=("search", "optuna"),
     ),
-    "fix-tests": Template(
+    "fix-tests": ExampleTemplate(
         summary="failing tests are made to pass, with approvals",
         names=("pursuit.toml", "mission.toml", "strategy.py", "files.py", "prices.py", "test_prices.py"),
     ),
-    "watch-and-repair": Template(
+    "watch-and-repair": ExampleTemplate(
         summary="a service is watched, and repaired when it reports errors",
         names=("pursuit.toml", "mission.toml", "strategy.py", "service.py"),
     ),
-    "coding": Template(
+    "coding": ExampleTemplate(
         summary="a coding agent works in this git repository until the tests pass",
         names=("fix.toml",),
-        steps=("pursuit agents", "pursuit run fix.toml", "pursuit workspace diff last"),
+        steps=(advice("pursuit agents"), advice("pursuit run {}", "fix.toml"), advice("pursuit workspace diff last")),
     ),
-    "client": Template(
+    "client": ExampleTemplate(
         summary="an MCP client starts a mission and proposes each step",
         names=("pursuit.toml", "client.py"),
-        steps=(f"{sys.executable} client.py", "pursuit install claude-code --dry-run"),
+        steps=(f"{sys.executable} client.py", advice("pursuit install claude-code --dry-run")),
     ),
 }
 
 
-def template_named(name: str) -> Template:
+def template_named(name: str) -> ExampleTemplate:
     """The template, or `ValidationFailed` with the names that there are."""
     if name not in TEMPLATES:
         known = nearest(name, TEMPLATES) or "; use " + ", ".join(TEMPLATES)
@@ -72,7 +72,7 @@ def template_named(name: str) -> Template:
     return TEMPLATES[name]
 
 
-def next_steps(template: Template) -> list[str]:
+def next_steps(template: ExampleTemplate) -> list[str]:
     """The commands to try, first the installation of an extra that is missing."""
     needed = template.extra
     missing = needed is not None and find_spec(needed[1]) is None

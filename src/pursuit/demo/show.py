@@ -14,7 +14,7 @@ from pursuit.config.configuration import TOML_NAME
 from pursuit.config.files import STATE_VARIABLE, locate_state
 from pursuit.config.trust import new_state, record
 from pursuit.demo.example import write_example
-from pursuit.errors import ValidationFailed
+from pursuit.errors import ValidationFailed, advice
 
 FOLDER = Path(".pursuit") / "demo"
 DELAY_MS = "5"
@@ -29,7 +29,7 @@ def main() -> int:
     say = sys.stdout.write
     say("The goal: size a welded beam for least cost under stress, buckling and deflection limits.\n")
     say("An MCP server (a process of its own) evaluates designs; a script proposes them; Pursuit keeps the score.\n\n")
-    say(f"$ cd {FOLDER} && pursuit run mission.toml\n")
+    say(f"$ cd {FOLDER} && {advice('pursuit run {}', 'mission.toml')}\n")
     sys.stdout.flush()
     environment = {**os.environ, "PURSUIT_DEMO_DELAY_MS": os.environ.get("PURSUIT_DEMO_DELAY_MS", DELAY_MS)}
     environment.pop(STATE_VARIABLE, None)

@@ -7,22 +7,20 @@ is sent before its intent is durable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from pursuit.core.approvals import GRANTS, approval_id, is_granted
+from pursuit.core.approvals import approval_id
 from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, kept_for_checks
 from pursuit.core.child_admission import Refused, Spawns
-from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
+from pursuit.core.events import CallIntended, CallRefused, Purpose
 from pursuit.core.pins import Changes
 from pursuit.core.state import MissionState, fingerprint
 from pursuit.core.tools import OWN_TOOLS, Tool, Traits
 from pursuit.engine.context import Run
 from pursuit.policy.rules import Ruling
-from pursuit.policy.traits import changes_description, tool_approval_description, whole_question
 from pursuit.tasks.record import new_task_id
 
 LOOP_LIMIT = 2
@@ -40,6 +38,13 @@ COMMAND = Tool(
 _OUR_OWN = Ruling(decision="allow", reason="it only reads and writes this mission's own record")
 
 
+class Denial(NamedTuple):
+    """Why a call may not run; `unapproved`: a person said no, or did not answer in time."""
+
+    reason: str
+    unapproved: bool = False
+
+
 class MustWait(Exception):
     """The iteration stays open: the mission waits in the ledger for a person or for a task."""
 
@@ -47,7 +52,8 @@ class MustWait(Exception):
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A call that is wanted. `missing` says why there is nothing to run, if that is known already.
 
-    A call of a language model with a `fault` is refused for it.
+    A call of a language model with a `fault` is refused for it. `question` is the id of the question about the call, if
+    it was asked in an earlier turn of an agent.
     """
 
     call_id: str
@@ -61,6 +67,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     command: bool = False
     missing: str | None = None
     fault: str | None = None
+    question: str | None = None
 
 
 def tool_of(run: Run, planned: Planned) -> Tool | None:
@@ -87,116 +94,27 @@ def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
     return run.tools.rule_own(replace(tool, name=name), planned.args)
 
 
-async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
-    """Asks a person about those calls that policy wants asked about, in one commit; raises `MustWait` until answered.
-
-    A question is durable before anyone sees it, waiting for its answer holds nothing, and silence is a no.
-    """
-    # One question for all changed tools of a server has one id.
-    asked_about = {one.approval_id: one for call in calls if (one := question_about(run, call)) is not None}
-    questions = list(asked_about.values())
-    if not questions:
-        return
-    waits = False
-
-    def build(state: MissionState) -> Sequence[Event]:
-        nonlocal waits
-        waits = False
-        if state.stopped or state.open is None:
-            return ()
-        now = run.clock.now()
-        events: list[Event] = []
-        until: list[float] = []
-        for asked in questions:
-            known = state.approvals.get(asked.approval_id)
-            covered = asked.accepts is None and is_granted(
-                state.granted,
-                known,
-                asked.tool,
-                asked.args,
-                asked.subject,
-                digest=asked.digest,
-                require=asked.require,
-            )
-            if covered or (known is not None and known.answer):
-                continue
-            if known is None:
-                events.append(asked)
-                until.append(asked.until)
-            elif now >= known.until:
-                events.append(ApprovalExpired(at=now, approval_id=known.approval_id))
-            else:
-                until.append(known.until)
-        if until:
-            waits = True
-            tool = questions[0].tool
-            events.append(
-                WaitBegan(at=now, waiting_for="approval", detail=tool, until=min(until), elapsed=run.elapsed())
-            )
-        return events
-
-    await run.journal.record(build)
-    if waits:
-        raise MustWait
-
-
-def question_about(run: Run, planned: Planned) -> ApprovalAsked | None:
-    """The question to a person about a call; None if policy wants none."""
-    tool = tool_of(run, planned)
-    if tool is None:
-        return None
-    ruling = ruling_on(run, planned, tool)
-    if ruling.decision != "ask":
-        return None
-    return question(run, tool, planned.args, ruling, call_id=planned.call_id)
-
-
-def question(
-    run: Run, tool: Tool, args: dict[str, Any], ruling: Ruling, *, call_id: str, key: str | None = None
-) -> ApprovalAsked:
-    """The question about a call of a tool; its id follows from `key`, or else from that of the call."""
-    now, changes = run.clock.now(), ruling.changes
-    description = (
-        tool_approval_description(tool, args, ruling.reason) if changes is None else changes_description(changes)
-    )
-    return ApprovalAsked(
-        at=now,
-        approval_id=approval_id(key) if key else _question_id(run.state, call_id, tool, ruling),
-        call_id=call_id,
-        iteration=run.state.current_index,
-        tool=tool.qualified,
-        args=args,
-        description=description,
-        reason=ruling.reason,
-        until=now + run.settings.approval_timeout,
-        subject=_subject(run.state),
-        require=ruling.require,
-        cut=changes is None and whole_question(description, args) != description,
-        digest=tool.digest or None,
-        accepts=None if changes is None else changes.what,
-    )
-
-
-def _question_id(state: MissionState, call_id: str, tool: Tool, ruling: Ruling) -> str:
+def question_id(state: MissionState, planned: Planned, tool: Tool, ruling: Ruling) -> str:
     """The id of the question about a call, or about the changes of its server.
 
     A tool whose definition changed since the question about a call is asked about again.
     """
     if ruling.changes is not None:
         return approval_id(ruling.changes.key)
-    first = approval_id(call_id)
+    first = planned.question or approval_id(planned.call_id)
     known = state.approvals.get(first)
     same = known is None or known.digest in (None, tool.digest)
-    return first if same else approval_id(f"{call_id} {tool.digest}")
+    return first if same else approval_id(f"{planned.call_id} {tool.digest}")
 
 
 def _is_accepted(state: MissionState, changes: Changes) -> bool:
     """Whether a person said yes to these changes of a server in this mission."""
     known = state.approvals.get(approval_id(changes.key))
-    return known is not None and known.accepts is not None and known.answer in GRANTS
+    return known is not None and known.accepts is not None and known.granted
 
 
-def _subject(state: MissionState) -> str | None:
+def driving_client(state: MissionState) -> str | None:
+    """The client that drives, for which a yes counts; None is the operator."""
     return None if state.driver is None else state.driver.subject
 
 
@@ -228,7 +146,7 @@ class Admission:
                 planned, "failed", planned.fault or planned.missing or self._run.tools.missing(planned.tool)
             )
         if denied is not None:
-            return self._refuse(planned, "denied", denied)
+            return self._refuse(planned, "denied", denied.reason, unapproved=denied.unapproved)
         if self._budget.lacks(ONE_CALL) is not None:
             kept = planned.purpose != "check" and kept_for_checks(self._state)
             rest = f", but for {kept} that {'is' if kept == 1 else 'are'} kept for checks" if kept else ""
@@ -240,42 +158,39 @@ class Admission:
         intent = self._intent(planned, tool, attempt=1)
         return self._spawn(planned, intent) if is_spawn(self._state, planned.tool) else intent
 
-    def _denied(self, planned: Planned, tool: Tool) -> str | None:
+    def _denied(self, planned: Planned, tool: Tool) -> Denial | None:
         """Why a person, policy, the schema or the loop guard refuses a call, or None."""
         ruling = ruling_on(self._run, planned, tool)
         if ruling.decision == "deny":
-            return ruling.reason
+            return Denial(ruling.reason)
         if ruling.decision == "ask" and (refused := self._not_approved(planned, tool, ruling)) is not None:
             return refused
         # The arguments of a proposal were checked when it was made, those of a check when the mission began.
         if planned.purpose == "script" and (faults := self._run.tools.check(planned.tool, planned.args)):
-            return "the arguments do not fit the tool's schema: " + "; ".join(faults)
+            return Denial("the arguments do not fit the tool's schema: " + "; ".join(faults))
         if self._guarded and planned.purpose != "check" and self._loops(planned):
             same = f"the same call was made {LOOP_LIMIT} times in a row and nothing changed"
-            return f"{same}; try other arguments or another tool"
+            return Denial(f"{same}; try other arguments or another tool")
         return None
 
-    def _not_approved(self, planned: Planned, tool: Tool, ruling: Ruling) -> str | None:
-        approval = self._state.approvals.get(_question_id(self._state, planned.call_id, tool, ruling))
-        if ruling.changes is None and is_granted(
-            self._state.granted,
-            approval,
-            planned.tool,
-            planned.args,
-            _subject(self._state),
-            digest=tool.digest or None,
-            require=ruling.require,
+    def _not_approved(self, planned: Planned, tool: Tool, ruling: Ruling) -> Denial | None:
+        question, client = question_id(self._state, planned, tool, ruling), driving_client(self._state)
+        digest, require = tool.digest or None, ruling.require
+        if ruling.changes is None and self._state.approvals.is_granted(
+            question, planned.tool, planned.args, client=client, digest=digest, require=require
         ):
             return None
+        approval = self._state.approvals.get(question)
         if approval is None or approval.answer is None:
-            return "a person must approve it, and no person was asked"
+            return Denial("a person must approve it, and no person was asked")
         if approval.answer == "expired":
-            return "it was not approved in time"
-        if approval.answer in GRANTS and ruling.changes is not None:
-            return f"the tools of its server changed again after {approval.by} accepted them"
-        if approval.answer in GRANTS:
-            return f"{ruling.require} people must approve it now; it was asked about before, and {approval.by} said yes"
-        return f"denied by {approval.by}" + (f": {approval.why}" if approval.why else "")
+            return Denial("it was not approved in time", unapproved=True)
+        if approval.granted and ruling.changes is not None:
+            return Denial(f"the tools of its server changed again after {approval.by} accepted them")
+        if approval.granted:
+            before = f"it was asked about before, and {approval.by} said yes"
+            return Denial(f"{ruling.require} people must approve it now; {before}")
+        return Denial(f"denied by {approval.by}" + (f": {approval.why}" if approval.why else ""), unapproved=True)
 
     def _loops(self, planned: Planned) -> bool:
         key = fingerprint([planned.tool, planned.args])
@@ -316,7 +231,14 @@ class Admission:
             task=new_task_id() if tool.long else None,
         )
 
-    def _refuse(self, planned: Planned, outcome: Literal["denied", "skipped", "failed"], reason: str) -> CallRefused:
+    def _refuse(
+        self,
+        planned: Planned,
+        outcome: Literal["denied", "skipped", "failed"],
+        reason: str,
+        *,
+        unapproved: bool = False,
+    ) -> CallRefused:
         return CallRefused(
             at=self._run.clock.now(),
             call_id=planned.call_id,
@@ -327,4 +249,5 @@ class Admission:
             reason=reason,
             purpose=planned.purpose,
             order=planned.order,
+            unapproved=unapproved,
         )

@@ -6,16 +6,13 @@ Invariant: once the operator has ordered a stop, no effect begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
-from pursuit.agents.turns import AgentTurns
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
@@ -24,6 +21,7 @@ from pursuit.core.tools import ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import Ruling
+from pursuit.proposers.contract import Moved, Proposed, Proposer, Services, Waiting
 from pursuit.sandbox import Sandbox
 
 T = TypeVar("T")
@@ -192,6 +190,14 @@ class Placed:
     """Seconds that the run keeps the mission while it waits for a pace or a model."""
 
 
+class NoProposer(Proposer):
+    """Proposes nothing, for a run that only closes a mission."""
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
+        """Waits."""
+        return Waiting("proposal")
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One driver's run of one mission."""
@@ -202,15 +208,15 @@ class Run:
     sandbox: Sandbox
     clock: Clock
     settings: Settings
+    task_ended: Callable[[str], float | None]
     observer: Observer | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     surroundings: Surroundings = USUAL_SURROUNDINGS
-    agent: AgentTurns | None = None
-    """The agent that proposes, if one does."""
-    turn_tasks: TaskGroup | None = None
-    """The tasks of the turn of the agent that runs now; its end cancels them."""
-    check_tree: Path | None = None
-    """The throw-away worktree in which the commands of checks run now."""
+    proposer: Proposer = field(default_factory=NoProposer)
+    services: Services = field(init=False)
+    """Those that the proposer gets."""
+    moved: Moved | None = None
+    """Where the commands of checks run now, if that is not the folder that they name."""
     used_approvals: set[str] = field(default_factory=set[str])
     """The answers to questions of the agent that were used in this run."""
     started: float = 0.0
@@ -246,7 +252,8 @@ class Run:
         if why is None:
             return False
         if not self.state.stopped:
-            self.journal.stage(MissionPaused(at=self.clock.now(), by="[limits]", reason=why))
+            now = self.clock.now()
+            self.journal.stage(MissionPaused(at=now, by="[limits]", reason=why, waited=self.state.waited(now)))
         await self.journal.flush()
         return True
 
@@ -267,11 +274,9 @@ class Run:
         named = self.checks.get(self.named_check(criterion_id) or "", {})
         return named.get("surroundings", self.surroundings)
 
-    def checked_folder(self, cwd: str | None) -> str | None:
+    def checked_folder(self, cwd: str | None) -> str:
         """Where the command of a check runs: with a workspace, in the throw-away worktree of what counts."""
-        if self.agent is None or self.check_tree is None:
-            return cwd
-        return self.agent.workspace.moved(cwd, self.check_tree)
+        return cwd or "." if self.moved is None else self.moved(cwd)
 
     def elapsed(self) -> float:
         """Seconds that this run has held the mission, in whole microseconds."""
@@ -288,9 +293,9 @@ class Run:
         """Whether the run ends here, with the mission as it stands, for another worker or another time."""
         if self.placed is None:
             return False
-        until = self.state.wait_until if self.state.waiting_for in ("pace", "model") else None
-        waits = until is not None and until - self.clock.now() > self.placed.longest_wait
-        return waits or self.placed.leaving.is_set()
+        waits = self.state.waiting_for in ("pace", "model") and self.state.wait_until is not None
+        long = waits and self.state.wait_left(self.clock.now()) > self.placed.longest_wait
+        return long or self.placed.leaving.is_set()
 
     def report_phase(self, phase: Phase) -> None:
         """Calls the observer in this process; one that fails is not called again."""

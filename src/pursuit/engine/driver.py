@@ -10,9 +10,9 @@ import os
 import platform
 import secrets
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -20,13 +20,9 @@ from typing import Any, Protocol, cast
 import anyio
 import msgspec
 
-from pursuit.agents.turns import AgentTurns
-from pursuit.agents.workspace import Workspace, WorkspaceFailed
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
-    CallIntended,
-    CallSettled,
     CompletionOrdered,
     ConversationCompacted,
     Event,
@@ -34,30 +30,30 @@ from pursuit.core.events import (
     MissionEnded,
     MissionFailed,
     MissionResumed,
-    MissionWarned,
     ReportWritten,
     RunClaimed,
     WaitBegan,
-    decode,
 )
 from pursuit.core.fold import drivers_with, fold
+from pursuit.core.history import History, decoded
 from pursuit.core.lessons import remembered
-from pursuit.core.mission import BEST_OF, AgentProposer, Mission, MissionPolicy, Proposal
+from pursuit.core.mission import MissionPolicy, Proposal
+from pursuit.core.proposing import MissingKind
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
-from pursuit.engine.agent_tools import tools_for_agent
+from pursuit.core.tools import Tool
 from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings, Tools
-from pursuit.engine.execute import cancel_tasks, recover_turn, settle_lost
+from pursuit.engine.execute import cancel_tasks, recover_own, settle_lost, warn, worked_until
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import LiveWords, RecordedModel, offered
+from pursuit.engine.services import RunServices
 from pursuit.engine.state_cache import States
-from pursuit.engine.turn import closing, ending, leave_branch, turn
+from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
-from pursuit.proposers.contract import Proposer
-from pursuit.proposers.importance import importance_of
-from pursuit.proposers.language import LanguageModel, ProposerContext
+from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
+from pursuit.proposers.language import LanguageModel
 from pursuit.reports.wording import moment
 from pursuit.sandbox import Sandbox
 
@@ -83,16 +79,17 @@ async def assemble(
     """
     older = None if state is None or not newest else state.seq - len(newest)
     stored = await ledger.read(mission_id, limit=older)
-    events: list[Event] = [*(decode(event.type, event.body) for event in stored), *newest]
+    events: list[Event] = [*decoded(stored), *newest]
     state = state or fold(events)
     if state is None:
         raise ValueError("a mission without events has no report")
     head = await ledger.read(mission_id, after=state.seq - 1, limit=1) if newest else stored[-1:]
-    results = await _check_results(ledger, events) if state.asks else {}
-    diffs = await _turn_diffs(ledger, events) if isinstance(state.mission.proposer, AgentProposer) else {}
-    report = build_report(mission_id, events, state, results, diffs)
-    if shares := importance_of(state.mission, report.get("trials", ())):
-        report["importance"] = shares
+    history = History.of(events)
+    results = await _check_results(ledger, history) if state.asks else {}
+    diffs = await _turn_diffs(ledger, history) if state.facts.tools else {}
+    report = build_report(mission_id, history, state, results, diffs)
+    if not isinstance(state.mission.proposer, MissingKind):
+        report |= kind_of(state.mission.proposer).report(state.mission, state.mission.proposer, report)
     report["ledger"] = {
         "head_seq": head[-1].seq if head else 0,
         "head_hash": head[-1].hash.hex() if head else "",
@@ -101,19 +98,16 @@ async def assemble(
     return report
 
 
-async def _check_results(ledger: Ledger, events: Sequence[Event]) -> dict[str, dict[str, Any]]:
+async def _check_results(ledger: Ledger, history: History) -> dict[str, dict[str, Any]]:
     """The results of the last checks that are too large for their events, by their digests."""
-    checks = {event.call_id for event in events if isinstance(event, CallIntended) and event.purpose == "check"}
-    wanted = [
-        event.blob for event in events if isinstance(event, CallSettled) and event.blob and event.call_id in checks
-    ]
+    wanted = [end.blob for call, end in history.made_calls if end.blob is not None and call.purpose == "check"]
     bodies = {digest: await ledger.blob(digest) for digest in wanted[-MOST_CHECKS:]}
     return {digest: msgspec.json.decode(body) for digest, body in bodies.items() if body is not None}
 
 
-async def _turn_diffs(ledger: Ledger, events: Sequence[Event]) -> dict[str, str]:
+async def _turn_diffs(ledger: Ledger, history: History) -> dict[str, str]:
     """The diffs of the last turns of an agent, by their digests."""
-    changes = [event.change for event in events if isinstance(event, CallSettled) and event.change is not None]
+    changes = [end.change for _call, end in history.made_calls if end.change is not None]
     wanted = [change.diff for change in changes if change.diff is not None][-MOST_CHECKS:]
     bodies = {digest: await ledger.blob(digest) for digest in wanted}
     return {digest: body.decode(errors="replace") for digest, body in bodies.items() if body is not None}
@@ -123,16 +117,20 @@ class ToolSource(Protocol):
     """Gives the tools of a mission, connecting what is needed."""
 
     async def tools_for(
-        self, names: tuple[str, ...], policy: MissionPolicy | None = None, callers: Sequence[str] = ()
+        self,
+        names: tuple[str, ...],
+        policy: MissionPolicy | None = None,
+        callers: Sequence[str] = (),
+        own: Sequence[Tool] = (),
     ) -> Tools:
         """The tools by these names, under the mission's policy and that for each of these tokens.
 
-        Raises `UpstreamUnavailable` if one of their servers cannot be reached.
+        `own` are those that the proposer performs itself. Raises `UpstreamUnavailable` if one of their servers cannot
+        be reached.
         """
         ...
 
 
-ProposerFactory = Callable[[Mission, Proposal | None, ProposerContext], Proposer]
 Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
 """Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
 
@@ -146,14 +144,12 @@ class Driver:
     source: ToolSource
     sandbox: Sandbox
     clock: Clock
-    proposer_for: ProposerFactory
-    ready: Callable[[Mission], Awaitable[None]] | None = None
-    """Raises if the proposer of a mission cannot be asked."""
+    place: DrivingPlace
+    task_ended: Callable[[str], float | None]
+    """When the command of a task ended, also if nobody has recorded that; None while it runs."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     surroundings: Surroundings = USUAL_SURROUNDINGS
-    workspaces: Path | None = None
-    """The folder for the workspaces of agents."""
     live: Path | None = None
     """The folder for what models say right now."""
     recorded: Recorded | None = None
@@ -180,13 +176,13 @@ class Driver:
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
-        With `resume` a paused or failed mission goes on. Raises `Conflict` at once if another driver holds it, and
-        `UpstreamUnavailable` or `ModelUnavailable` before anything is spent if one of its servers or its language
-        model cannot be reached. Raises `Overtaken` if the mission has more than `after` iterations. `claimed` is
-        called with the state once the run is in the ledger: a run that dies later can be resumed. `sampler` is the
-        model of the client that asks for this, if it has one. `mode` is recorded as the policy mode that the operator
-        chose for this run, `driver` the client that asks for it (None: the operator). A `placed` run ends early when
-        its worker leaves, and at a long wait.
+        With `resume` a paused or failed mission goes on, and for the operator one that made no progress. Raises
+        `Conflict` at once if another driver holds it, and `UpstreamUnavailable` or `ModelUnavailable` before anything
+        is spent if one of its servers or its language model cannot be reached. Raises `Overtaken` if the mission has
+        more than `after` iterations. `claimed` is called with the state once the run is in the ledger: a run that dies
+        later can be resumed. `sampler` is the model of the client that asks for this, if it has one. `mode` is recorded
+        as the policy mode that the operator chose for this run, `driver` the client that asks for it (None: the
+        operator). A `placed` run ends early when its worker leaves, and at a long wait.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -197,10 +193,10 @@ class Driver:
                 try:
                     if after is not None and state.iteration_count > after:
                         raise Overtaken(f"{mission_id} is already past iteration {after}", session_id=mission_id)
-                    _runnable(mission_id, state, proposal, resume=resume)
-                    if self.ready is not None:
-                        await self.ready(state.mission)
-                    warnings = await self._prepare(mission_id, state)
+                    if not (resume and driver is None and state.can_go_on):
+                        _runnable(mission_id, state, proposal, resume=resume)
+                    kind, settings = kind_of(state.mission.proposer), state.mission.proposer
+                    notes = await kind.ready(settings, mission_id, state.mission, self.place)
                 except PursuitError:
                     self.states.give(mission_id, state, head)
                     raise
@@ -215,16 +211,13 @@ class Driver:
                     driver=driver,
                     placed=placed,
                 )
-                for warning in warnings:
-                    journal.stage(warning)
-                if claimed is not None:
-                    claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
 
                 async def compact(event: ConversationCompacted) -> None:
                     await journal.record(lambda _state: [event])
 
-                means = ProposerContext(
+                context = ProposerContext(
+                    mission=run.state.mission,
                     tools=offered(run.state, run.tools),
                     record=lambda model: RecordedModel(run=run, model=model, words=LiveWords(self.live, mission_id)),
                     past=journal.past,
@@ -234,12 +227,18 @@ class Driver:
                     now=self.clock.now,
                     sampler=sampler,
                     lessons=lessons,
+                    proposal=proposal,
+                    services=run.services,
+                    place=self.place,
                 )
-                try:
-                    state = await self._guarded(run, self.proposer_for(journal.state.mission, proposal, means))
-                finally:
-                    if run.agent is not None:
-                        await run.agent.aclose()
+                async with kind.open(settings, context) as run.proposer:
+                    await recover_own(run)
+                    settle_lost(run)
+                    warn(run, notes)
+                    await journal.flush()
+                    if claimed is not None:
+                        claimed(journal.state)
+                    state = await self._guarded(run)
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()
@@ -275,8 +274,7 @@ class Driver:
             if journal.state.stop is not None and not journal.state.closed:
                 await _end_as_ordered(run)
             if journal.state.closed and journal.state.report is None:
-                if run.state.status == "completed":
-                    await leave_branch(run)
+                await self._leave_result(run)
                 await write_report(run)
             self.states.give(mission_id, journal.state, journal.head)
             return journal.state
@@ -299,10 +297,12 @@ class Driver:
         state = journal.state
         callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, driver)]))
         policy = state.mission.policy if placed is None else _tightened(state)
-        tools = await self.source.tools_for(state.tools, policy, callers)
+        own = kind_of(state.mission.proposer).tools(state.mission.proposer)
+        tools = await self.source.tools_for(state.tools, policy, callers, own)
         run = self._new_run(journal, tools, observer)
         run.placed = placed
         now, before = self.clock.now(), journal.state.status
+        over = await worked_until(self.ledger, journal.state, now, self.task_ended)
         claimed = RunClaimed(
             at=now,
             run=secrets.token_hex(8),
@@ -318,25 +318,31 @@ class Driver:
         def begin(state: MissionState) -> Sequence[Event]:
             if state.status == "paused" and before != "paused":  # paused while the servers were being connected
                 return ()
-            claim = msgspec.structs.replace(claimed, waited=state.waited(now))
-            return [MissionResumed(at=now), claim] if before in ("paused", "failed") else [claim]
+            claim = msgspec.structs.replace(claimed, waited=state.waited(over))
+            resumed = MissionResumed(at=now, reopens=state.can_go_on)
+            return [resumed, claim] if resumed.reopens or before in ("paused", "failed") else [claim]
 
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
         if not await journal.record(begin):
             _runnable(journal.mission_id, journal.state, None, resume=False)
-        await recover_turn(run)
-        settle_lost(run)
-        await journal.flush()
         return run
 
-    async def _guarded(self, run: Run, proposer: Proposer) -> MissionState:
+    async def _leave_result(self, run: Run) -> None:
+        """Lets the proposer leave the result of a mission behind that the operator completed."""
+        settings = run.state.mission.proposer
+        if run.state.status != "completed" or isinstance(settings, MissingKind):
+            return
+        context = ProposerContext(mission=run.state.mission, mission_id=run.mission_id, place=self.place)
+        async with kind_of(settings).open(settings, context) as proposer:
+            warn(run, await proposer.completed(run.state))
+
+    async def _guarded(self, run: Run) -> MissionState:
         """Advances while it watches for the operator; a fault of our own becomes the mission's `failed`."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run.watch_operator)
                 tasks.start_soon(run.watch_claim)
-                async with tools_for_agent(run, tasks):
-                    await self._advance(run, proposer)
+                await self._advance(run)
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
             if (known := _typed(error)) is not None:
@@ -351,46 +357,24 @@ class Driver:
     def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
         if self.recorded is not None:
             journal.on_recorded = partial(self.recorded, journal.mission_id, journal.state)
-        return Run(
+        run = Run(
             mission_id=journal.mission_id,
             journal=journal,
             tools=tools,
             sandbox=self.sandbox,
             clock=self.clock,
             settings=self.settings,
+            task_ended=self.task_ended,
             observer=_both(observer, self.tracking),
             checks=self.checks,
             surroundings=self.surroundings,
-            agent=self._agent_of(journal.mission_id, journal.state.mission),
             started=self.clock.monotonic(),
             ceiling=self.ceiling,
         )
+        run.services = RunServices(run)
+        return run
 
-    def _agent_of(self, mission_id: str, mission: Mission) -> AgentTurns | None:
-        settings = mission.proposer
-        if self.workspaces is None or mission.workspace is None or not isinstance(settings, AgentProposer):
-            return None
-        inherit = settings.inherit_env if isinstance(settings.inherit_env, bool) else tuple(settings.inherit_env)
-        around = replace(self.surroundings, inherit=inherit or self.surroundings.inherit)
-        return AgentTurns(settings, Workspace(mission.workspace, mission_id, self.workspaces / mission_id), around)
-
-    async def _prepare(self, mission_id: str, state: MissionState) -> list[Event]:
-        """Makes the workspace of an agent before anything is spent, and says if it starts from uncommitted changes."""
-        agent, best_of = self._agent_of(mission_id, state.mission), state.mission.proposer.kind == BEST_OF
-        try:
-            if best_of and state.mission.workspace is not None:
-                await Workspace(state.mission.workspace, mission_id, Path()).locate()
-            if agent is None:
-                return []
-            await agent.prepare()
-        except WorkspaceFailed as error:
-            raise InvalidArgument(str(error), session_id=mission_id, field="workspace.path") from None
-        if not agent.workspace.began_dirty:
-            return []
-        text = f"{agent.workspace.top} has changes that are not committed; the workspace starts from them"
-        return [MissionWarned(at=self.clock.now(), iteration=0, code="uncommitted", message=text)]
-
-    async def _advance(self, run: Run, proposer: Proposer) -> None:
+    async def _advance(self, run: Run) -> None:
         """Runs turns until the mission has ended, waits or is paused, or the run has reached its goal."""
         done = False
         while not done:
@@ -399,14 +383,14 @@ class Driver:
                 await _end_as_ordered(run)
             if run.state.terminal:
                 if run.state.status == "completed":
-                    await leave_branch(run)
+                    warn(run, await run.proposer.completed(run.state))
                 await write_report(run)
                 await run.count_spent()
                 return
             if run.state.status == "paused" or run.state.run is None:
                 break
             with run.effects():  # the operator's stop leaves the turn where it is; it goes on at the same call
-                done = await _run_turns(run, proposer)
+                done = await _run_turns(run)
         await run.journal.flush()
         await run.count_spent()
         run.report_phase("waiting")
@@ -450,7 +434,7 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *
         raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
 
 
-async def _run_turns(run: Run, proposer: Proposer) -> bool:
+async def _run_turns(run: Run) -> bool:
     """Turn after turn; True once this run has nothing more to do, False if the mission ended or was stopped."""
     state = run.state
     while not (state.terminal or state.stopped or state.run is None or run.stop_ordered):
@@ -468,14 +452,14 @@ async def _run_turns(run: Run, proposer: Proposer) -> bool:
             continue
         if state.waiting_for == "model" and not await _until(run) and not (state.open and _used_up(run, state)):
             continue
-        if not await turn(run, proposer) and (state.status == "failed" or _waits(state)):
+        if not await turn(run) and (state.status == "failed" or _waits(state)):
             return True
     return False
 
 
 def _waits(state: MissionState) -> bool:
     """Whether the mission waits for something that this process cannot wait for."""
-    return state.status == "waiting" and state.waiting_for != "model"
+    return state.status == "waiting" and state.waiting_for not in ("model", "pace")
 
 
 def _used_up(run: Run, state: MissionState) -> str | None:
@@ -529,18 +513,17 @@ async def _pace(run: Run) -> bool:
 
 async def _until(run: Run) -> bool:
     """Waits until the time that the mission waits for; False if the operator or the wall clock came first."""
-    until = run.state.wait_until
-    if until is None:
+    if run.state.wait_until is None:
         return True
     run.report_phase("waiting")
-    left = run.wall_clock_left()
-    seconds = max(0.0, until - run.clock.now())
-    with anyio.move_on_after(seconds if left is None else max(0.0, min(seconds, left))):
+    left, seconds = run.wall_clock_left(), run.state.wait_left(run.clock.now())
+    sooner = seconds if left is None else max(0.0, min(seconds, left))
+    with anyio.move_on_after(sooner):
         await run.interrupted.wait()
         run.interrupted = anyio.Event()
         await run.journal.catch_up()
         return False
-    return run.clock.now() >= until
+    return sooner == seconds
 
 
 def _typed(error: Exception) -> PursuitError | None:

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import anyio
 import msgspec
 
-from pursuit.agents.turns import TurnEnd
 from pursuit.config.surroundings import SESSION_VARIABLE
 from pursuit.core.budgets import child_id, is_spawn, used_of
-from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBegan, decode
+from pursuit.core.events import CallSettled, Event, MissionWarned, Outcome, ScriptEnded, WaitBegan
 from pursuit.core.fold import MOST_NOTES, fold
-from pursuit.core.mission import AGENT_TURN, NOTE, AskedProposer
+from pursuit.core.history import decoded
+from pursuit.core.mission import NOTE
 from pursuit.core.observe import lift, source_matches, text_of, value_of
-from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState, digest_of
-from pursuit.core.tools import OWN_TOOLS, TURN_TOOL, CallFailed, Tool, ToolResult
-from pursuit.engine.agent_permissions import answer_question
-from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
+from pursuit.core.state import TERMINAL, CallRecord, IterationRecord, MissionState, digest_of
+from pursuit.core.tools import OWN_TOOLS, CallFailed, Tool, ToolResult
+from pursuit.engine.approvals import ask_first
+from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ruling_on, tool_of
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Run
 from pursuit.engine.journal import Build
-from pursuit.ledger.contract import FORGOTTEN
-from pursuit.proposers.conversation import CHARACTERS, page, result_text
+from pursuit.ledger.contract import FORGOTTEN, Ledger
+from pursuit.proposers.contract import Performed
+from pursuit.proposers.model.conversation import CHARACTERS, page, result_text
 from pursuit.sandbox import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
 from pursuit.tasks.limits import RUNNING
 
@@ -171,11 +172,12 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
         with anyio.CancelScope(shield=True):
             why = "stopped by the operator" if run.stop_ordered else "the driver was stopped"
             settlement = settle(run, call, "cancelled", error=why)
-            if tool is TURN_TOOL and run.agent is not None and run.agent.last_end is not None:
-                end = run.agent.last_end
-                error = None if end.outcome == "ok" else why  # a stop that comes after the turn's end changes nothing
-                settlement = _settled_turn(run, call, msgspec.structs.replace(end, error=error))
-            run.journal.stage(settlement.event, settlement.blobs)
+            own = tool.qualified in run.state.facts.tools
+            if own and (end := run.proposer.interrupted()) is not None:
+                error = None if end.outcome == "ok" else why  # a stop that comes after the call's end changes nothing
+                settlement = _settled_own(run, call, msgspec.structs.replace(end, error=error))
+            cut = own and settlement.event.error is not None
+            run.journal.stage(msgspec.structs.replace(settlement.event, cut=cut), settlement.blobs)
             await run.journal.flush()
         raise
 
@@ -183,8 +185,8 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
 async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None) -> Settlement:
     """Sends the call and waits; a timeout, a failure and an error result are outcomes, not exceptions."""
     began = run.clock.monotonic()
-    if tool is TURN_TOOL:
-        return await _perform_turn(run, call)
+    if tool.qualified in run.state.facts.tools:
+        return await _perform_own(run, call, tool)
     limit = run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
     try:
         if tool is COMMAND:
@@ -202,42 +204,42 @@ async def _perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None
     return _settled_as(run, call, answer, seconds=seconds)
 
 
-async def _perform_turn(run: Run, call: CallRecord) -> Settlement:
-    """A turn of the agent. What a turn that was cut off did is not known, whatever cut it off."""
-    agent, began = run.agent, run.clock.monotonic()
-    if agent is None:
-        return settle(run, call, "failed", error="this process has no place for the workspaces of agents")
-    limit = run.deadline(agent.settings.turn_seconds)
-    prompt = str(call.args["prompt"])
-    end: TurnEnd | None = None
-    with limit:
-        async with anyio.create_task_group() as tasks:
-            run.turn_tasks = tasks
-            try:
-                end = await agent.take(prompt, call.iteration, partial(answer_question, run))
-            except CallFailed as error:
-                end = TurnEnd(outcome=error.outcome, error=str(error))
-            finally:
-                run.turn_tasks = None
-            tasks.cancel_scope.cancel()
+async def _perform_own(run: Run, call: CallRecord, tool: Tool) -> Settlement:
+    """A call that the proposer performs itself. If its time runs out, what it did is not known."""
+    began = run.clock.monotonic()
+    limit = run.deadline(tool.traits.timeout or run.settings.call_timeout)
+    end = await limit.bound(run.proposer.perform(call, run.services))
     if end is None:
-        end = msgspec.structs.replace(agent.last_end or TurnEnd(outcome="unknown"), error=limit.why())
-    return _settled_turn(run, call, end, seconds=run.clock.monotonic() - began)
+        end = msgspec.structs.replace(run.proposer.interrupted() or Performed(outcome="unknown"), error=limit.why())
+    return _settled_own(run, call, end, seconds=run.clock.monotonic() - began)
 
 
-def _settled_turn(run: Run, call: CallRecord, end: TurnEnd, *, seconds: float = 0.0) -> Settlement:
+def _settled_own(run: Run, call: CallRecord, end: Performed, *, seconds: float = 0.0) -> Settlement:
+    warn(run, run.proposer.notes())
     result = ToolResult(structured=end.said).as_dict() if end.said else None
     found = settle(run, call, end.outcome, result=result, error=end.error, seconds=seconds, used=end.used)
     return Settlement(msgspec.structs.replace(found.event, change=end.change), {**found.blobs, **end.blobs})
 
 
-async def recover_turn(run: Run) -> None:
-    """Settles the turn of a dead driver: its processes are ended, and its changes kept or rolled back."""
+def warn(run: Run, notes: Mapping[str, str]) -> None:
+    """Records the warnings that the mission does not have yet, by their texts with their codes."""
+    known = {one.message for one in run.state.raised}
+    at, iteration = run.clock.now(), run.state.current_index
+    for text, code in notes.items():
+        if text not in known:
+            run.journal.stage(MissionWarned(at=at, iteration=iteration, code=code, message=text))
+
+
+async def recover_own(run: Run) -> None:
+    """Settles the calls of the proposer's own tools that a dead driver left."""
     iteration = run.state.open
-    for call in () if iteration is None or run.agent is None else list(iteration.calls.values()):
-        if run.agent is not None and call.tool == AGENT_TURN and call.outcome is None:
-            settlement = _settled_turn(run, call, await run.agent.recover(call.iteration))
-            run.journal.stage(settlement.event, settlement.blobs)
+    calls = () if iteration is None or not run.state.facts.tools else list(iteration.calls.values())
+    for call in calls:
+        if call.tool not in run.state.facts.tools or call.outcome is not None:
+            continue
+        if (end := await run.proposer.recover(call)) is not None:
+            settlement = _settled_own(run, call, end)
+            run.journal.stage(msgspec.structs.replace(settlement.event, cut=True), settlement.blobs)
 
 
 async def _run_command(run: Run, call: CallRecord) -> ToolResult:
@@ -271,8 +273,7 @@ async def own_result(run: Run, call: CallRecord) -> ToolResult:
         body = None if stored is None else msgspec.json.decode(stored)
     if body is None:
         return _said(settled.error or f"the result of {wanted!r} is not in the ledger", is_error=True)
-    proposer = run.state.mission.proposer
-    most = (proposer.result_tokens if isinstance(proposer, AskedProposer) else 8_000) * CHARACTERS * 9 // 10
+    most = run.state.mission.proposer.result_room * CHARACTERS * 9 // 10
     return _said(page(result_text(body)[0], max(offset, 0) if isinstance(offset, int) else 0, most))
 
 
@@ -376,8 +377,14 @@ def settle(
 async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) -> Settlement | None:
     """Begins the call's task if it has not begun, and settles the call if the task has ended; None while it runs."""
     try:
-        await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id)
-        answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
+        folder = run.checked_folder if call.purpose == "check" else None
+        await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id, folder=folder)
+        patience, left = run.settings.task_patience, run.wall_clock_left()
+        if run.task_ended(task_id) is not None:
+            patience = math.inf  # what is missing is that somebody reads its output
+        elif left is not None:
+            patience = min(patience, left)
+        answer = await run.tools.outcome(task_id, within=patience)
     except CallFailed as error:
         seconds = await _seconds_of(run, task_id)
         return settle(run, call, error.outcome, error=str(error), seconds=seconds, used=await _used_by(run, call))
@@ -390,15 +397,28 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
 
 
 async def _seconds_of(run: Run, task_id: str) -> float:
-    """How long a task ran, by the ledger: from its first event to its last."""
+    """How long a task ran, by the ledger: from its first event to its end."""
     row = await run.ledger.row(task_id)
-    return 0.0 if row is None else max(0.0, row.updated_at - row.created_at)
+    return 0.0 if row is None else max(0.0, row.summary.get("ended_at", row.updated_at) - row.created_at)
+
+
+async def worked_until(
+    ledger: Ledger, state: MissionState, now: float, task_ended: Callable[[str], float | None]
+) -> float:
+    """When the last of the tasks ended that a mission waits for, recorded or not; now, while one of them runs."""
+    ends: list[float] = []
+    for row in [await ledger.row(call.task or "") for call in running_tasks(state)]:
+        if row is None:
+            continue
+        end = task_ended(row.name) if row.status in RUNNING else row.summary.get("ended_at", row.updated_at)
+        ends.append(now if end is None else end)
+    return min(now, max(ends, default=now))
 
 
 async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
     """Makes the mission wait if one of these calls is a task that still runs; raises `MustWait` then.
 
-    The wall clock runs on while children work, and ends them.
+    The wall clock runs on while they work, and ends them.
     """
 
     def running(state: MissionState) -> str | None:
@@ -409,15 +429,14 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
         return
     left = run.wall_clock_left()
     if left is not None and left <= 0:
-        children = [call for call in running_tasks(run.state) if is_spawn(run.state, call.tool)]
-        await _cancel(run, children, reason="max_wall_clock_seconds is used up")
+        await cancel_tasks(run, reason="max_wall_clock_seconds is used up")
 
     def build(state: MissionState) -> Sequence[Event]:
         task_id = running(state)
         if task_id is None or state.stopped:
             return ()
-        now, call = run.clock.now(), next(c for c in running_tasks(state) if c.task == task_id)
-        until = now + left if left is not None and is_spawn(state, call.tool) else None
+        now, left = run.clock.now(), run.wall_clock_left()
+        until = None if left is None else now + left
         return [WaitBegan(at=now, waiting_for="task", detail=task_id, until=until, elapsed=run.elapsed())]
 
     if running(run.state) is not None and await run.journal.record(build):
@@ -425,11 +444,8 @@ async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
 
 
 async def cancel_tasks(run: Run, *, reason: str) -> None:
-    """Stops the tasks of a mission that is being ended; their calls count as cancelled."""
-    await _cancel(run, running_tasks(run.state), reason=reason)
-
-
-async def _cancel(run: Run, calls: Sequence[CallRecord], *, reason: str) -> None:
+    """Stops the tasks of a mission that is being ended, or has no time left; their calls count as cancelled."""
+    calls = running_tasks(run.state)
     for call in calls:
         if call.task is not None:
             await run.tools.cancel(call.task, reason=reason)
@@ -457,7 +473,7 @@ async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
                 if task is None or task.status not in RUNNING:
                     return {}  # the task ended before it made the child
             events = await run.ledger.read(child) if row is not None and row.status in TERMINAL else []
-            state = fold(decode(one.type, one.body) for one in events)
+            state = fold(decoded(events))
             if state is not None and state.closed:
                 return used_of(state)
             with anyio.move_on_after(LOOK_EVERY):  # a child that was never made rings no bell
@@ -481,7 +497,7 @@ class Diverged(Exception):
     """A replayed script makes another call than the first time."""
 
 
-async def run_script(run: Run, iteration: Iteration, source: str) -> None:
+async def run_script(run: Run, iteration: IterationRecord, source: str) -> None:
     """Runs the script of an iteration to its end, or to the operator's stop."""
     own = iteration.proposed.own_script
     async with run.sandbox.script(_spec(run, iteration, source)) as script:
@@ -510,7 +526,7 @@ async def run_script(run: Run, iteration: Iteration, source: str) -> None:
     )
 
 
-def _spec(run: Run, iteration: Iteration, source: str) -> ScriptSpec:
+def _spec(run: Run, iteration: IterationRecord, source: str) -> ScriptSpec:
     """The script with its tools by server, each with the parameters that it had when the mission began."""
     tools: dict[str, dict[str, Sequence[str]]] = {}
     for name in run.state.tools:
@@ -526,7 +542,7 @@ def _spec(run: Run, iteration: Iteration, source: str) -> ScriptSpec:
     )
 
 
-async def _answer(run: Run, iteration: Iteration, calls: Sequence[ScriptCall]) -> dict[int, Any]:
+async def _answer(run: Run, iteration: IterationRecord, calls: Sequence[ScriptCall]) -> dict[int, Any]:
     planned = [
         Planned(
             call_id=f"{run.mission_id}:{iteration.index}:{call.index}",

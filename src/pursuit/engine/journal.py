@@ -12,7 +12,7 @@ import anyio
 
 from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encode
 from pursuit.core.fold import advance
-from pursuit.core.report import Listing, listing_after
+from pursuit.core.listing import Listing, listing_of
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, Fenced
 from pursuit.ledger.contract import Bell, Claim, Draft, Head, Ledger
@@ -95,9 +95,10 @@ class Journal:
                 events = build(self.state)
                 if not staged and not events:
                     return events
-                listing = listing_after(self.state, events)
+                listing = listing_of(self.state, events)
+                stored = {**blobs, **with_blobs} if with_blobs and events else blobs
                 try:
-                    head = await self._append(events, listing, {**blobs, **with_blobs} if with_blobs else blobs, text)
+                    head = await self._append(events, listing, stored, text)
                 except Fenced:
                     raise
                 except Conflict:
@@ -108,8 +109,8 @@ class Journal:
                     continue
                 self.head, self._listed = head.seq, listing
                 self.written += self._size
-                stored = (*self._staged[:staged], *events)
-                self._keep(stored, self._size)
+                recorded = (*self._staged[:staged], *events)
+                self._keep(recorded, self._size)
                 del self._staged[:staged]
                 for digest in blobs:
                     self._blobs.pop(digest, None)
@@ -118,7 +119,7 @@ class Journal:
                 for event in events:
                     advance(self.state, event)
                 if self.on_recorded is not None:
-                    self.on_recorded(list(enumerate(stored, head.seq - len(stored) + 1)))
+                    self.on_recorded(list(enumerate(recorded, head.seq - len(recorded) + 1)))
                 return events
         finally:
             self._recording = False
@@ -140,6 +141,8 @@ class Journal:
         drafts = [Draft(*encode(event)) for event in (*self._staged, *events)]
         self._size = sum([len(draft.body) for draft in drafts])
         if blobs:
+            if stray := blobs.keys() - {digest for event in (*self._staged, *events) for digest in event.blobs()}:
+                raise RuntimeError(f"no event names the blobs {sorted(stray)}; `verify` would report them")
             self._size += sum(map(len, blobs.values()))
         return self.ledger.append(
             self.mission_id,

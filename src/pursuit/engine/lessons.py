@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from pursuit.core.criteria import describe
 from pursuit.core.lessons import Recollection, recollected
-from pursuit.core.mission import AgentProposer, AskedProposer
+from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text
 from pursuit.ledger.contract import Ledger, StreamRow
@@ -23,7 +25,7 @@ _LIKE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class RememberedMission:
     """An ended mission that was found, with what it learned."""
 
     row: StreamRow
@@ -42,25 +44,45 @@ class Remembered:
         }
 
 
-async def recall(ledger: Ledger, words: str, *, limit: int) -> list[Remembered]:
+async def recall(ledger: Ledger, words: str, *, limit: int) -> list[RememberedMission]:
     """The ended missions that these words find, the best match first."""
     found = await ledger.search(words, kind="mission", limit=limit)
-    return [Remembered(row=one.row, rank=one.rank, learned=recollected(one.text)) for one in found]
+    return [RememberedMission(row=one.row, rank=one.rank, learned=recollected(one.text)) for one in found]
 
 
 async def lessons_for(ledger: Ledger, mission_id: str, state: MissionState, most: int) -> tuple[str, ...]:
     """What similar missions learned, for a proposer that asks a language model; at most `most` texts, one for each."""
-    mission = state.mission
-    if most < 1 or not mission.lessons or not isinstance(mission.proposer, AskedProposer | AgentProposer):
-        return ()
-    # One more than wanted: a mission that ended and was extended also finds itself.
-    found = await recall(ledger, " ".join(_about(state)), limit=most + 1)
-    others = [
-        one
-        for one in found
-        if one.row.name != mission_id and one.learned.lessons and _may_learn(state, one.row.summary)
-    ]
+    others, _same = await _similar(ledger, mission_id, state, most)
     return tuple(_as_text(one) for one in others[:most] if one.rank >= _LIKE * others[0].rank)
+
+
+async def left_out(ledger: Ledger, mission_id: str, state: MissionState, most: int) -> list[str]:
+    """The warning that a mission is not shown the lessons of the same mission: models are compared by it."""
+    _others, same = await _similar(ledger, mission_id, state, most)
+    names = ", ".join(one.row.name for one in same)
+    return [f"lessons left out: {names} had the same mission, apart from proposer and budget"] if same else []
+
+
+async def _similar(
+    ledger: Ledger, mission_id: str, state: MissionState, most: int
+) -> tuple[list[RememberedMission], list[RememberedMission]]:
+    """The similar missions that a proposer may learn from, and those that are this mission by another proposer."""
+    mission = state.mission
+    if most < 1 or not mission.lessons or not mission.proposer.learns:
+        return [], []
+    others: list[RememberedMission] = []
+    same: list[RememberedMission] = []
+    # More than wanted: a mission that ended and was extended also finds itself.
+    for one in await recall(ledger, " ".join(_about(state)), limit=2 * most + 1):
+        if one.row.name != mission_id and one.learned.lessons and _may_learn(state, one.row.summary):
+            (same if await _is_same(ledger, one.row.name, mission) else others).append(one)
+    return others, same
+
+
+async def _is_same(ledger: Ledger, name: str, mission: Mission) -> bool:
+    stored = [msgspec.json.decode(one.body).get("mission") for one in await ledger.read(name, limit=1)]
+    given = mission.model_dump(mode="json")
+    return stored == [given | {key: one[key] for key in ("proposer", "budget") if key in one} for one in stored if one]
 
 
 def _may_learn(state: MissionState, other: Mapping[str, Any]) -> bool:
@@ -80,6 +102,6 @@ def _about(state: MissionState) -> Iterable[str]:
     yield from state.tools
 
 
-def _as_text(one: Remembered) -> str:
+def _as_text(one: RememberedMission) -> str:
     goal = cut_text(one.learned.goal, LONGEST_GOAL)
     return cut_text(f"“{goal}” ({one.learned.ending}): {' '.join(one.learned.lessons)}", LONGEST_LESSON)

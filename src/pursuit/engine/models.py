@@ -24,11 +24,9 @@ from pursuit.core.events import (
     ModelAnswered,
     ModelAsked,
 )
-from pursuit.core.mission import AskedProposer
 from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS
 from pursuit.engine.context import Run, Tools
-from pursuit.proposers.conversation import read_answer
 from pursuit.proposers.language import (
     ModelRequest,
     NoAnswer,
@@ -41,6 +39,7 @@ from pursuit.proposers.language import (
     Unreachable,
     WrappedModel,
 )
+from pursuit.proposers.model.conversation import read_answer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +103,7 @@ def offered(state: MissionState, host: Tools) -> list[OfferedTool]:
         for name in state.tools
         if (tool := host.get(name)) is not None
     ]
-    if not isinstance(state.mission.proposer, AskedProposer):
+    if not state.mission.proposer.asks_model:
         return found
     own = [tool for name, tool in OWN_TOOLS.items() if name not in state.tools]
     return [

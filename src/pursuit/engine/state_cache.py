@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pursuit.core.events import decode
 from pursuit.core.fold import advance
 from pursuit.core.state import MissionState
-from pursuit.errors import SessionNotFound
+from pursuit.errors import SessionNotFound, advice
 from pursuit.ledger.contract import FORGOTTEN, Ledger
 
 MOST = 64
@@ -19,12 +19,12 @@ MOST = 64
 
 def unknown_mission(mission_id: str) -> SessionNotFound:
     """The error for a mission that is not there."""
-    text = f"no mission {mission_id!r} in this ledger; `pursuit list` shows all"
+    text = f"no mission {mission_id!r} in this ledger; `{advice('pursuit list')}` shows all"
     return SessionNotFound(text, session_id=mission_id)
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedState:
     state: MissionState
     head: int
 
@@ -35,7 +35,7 @@ class States:
     def __init__(self, ledger: Ledger, *, most: int = MOST) -> None:
         self._ledger = ledger
         self._most = most
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._known: OrderedDict[str, _CachedState] = OrderedDict()
 
     async def look(self, mission_id: str) -> tuple[MissionState, int]:
         """The state and the number of its last event. It is shared: use it before the next await."""
@@ -60,9 +60,9 @@ class States:
     def give(self, mission_id: str, state: MissionState, head: int) -> None:
         """Takes back a state, unless it holds more than the stream up to `head`."""
         if state.seq == head:
-            self._keep(mission_id, _Known(state, head))
+            self._keep(mission_id, _CachedState(state, head))
 
-    async def _read(self, mission_id: str) -> _Known:
+    async def _read(self, mission_id: str) -> _CachedState:
         """Folds the new events. The state leaves the cache meanwhile, or another task would fold them into it, too."""
         known = self._known.pop(mission_id, None)
         state = known.state if known is not None else None
@@ -72,9 +72,9 @@ class States:
             head = stored.seq
         if state is None:
             raise SessionNotFound(f"{mission_id} was forgotten", session_id=mission_id)
-        return _Known(state, head)
+        return _CachedState(state, head)
 
-    def _keep(self, mission_id: str, known: _Known) -> None:
+    def _keep(self, mission_id: str, known: _CachedState) -> None:
         now = self._known.get(mission_id)
         if now is None or now.head <= known.head:
             self._known[mission_id] = known

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pursuit.agents.workspace import WorkspaceFailed
 from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, reached_cap
 from pursuit.core.early_warnings import missing_metrics
-from pursuit.core.evaluate import Answer, check_is_due, evaluate, observations_met
+from pursuit.core.evaluate import Answer, evaluate
 from pursuit.core.events import (
     CriterionResult,
     Event,
@@ -22,20 +21,22 @@ from pursuit.core.events import (
     IterationProposed,
     MissionEnded,
     MissionFailed,
-    MissionWarned,
     PlannedCall,
+    ProposerRemembered,
     TurnContinued,
     WaitBegan,
 )
-from pursuit.core.mission import AskedProposer, ClientProposer, Proposal
-from pursuit.core.state import Iteration, MissionState
-from pursuit.engine.agent_permissions import wait_for_answers
+from pursuit.core.fold import PROPOSER_DONE
+from pursuit.core.mission import Proposal
+from pursuit.core.state import IterationRecord, MissionState
+from pursuit.engine.approvals import wait_for_answers
 from pursuit.engine.call_admission import MustWait, Planned
 from pursuit.engine.context import Run, Tools
-from pursuit.engine.execute import execute, run_script, running_tasks
+from pursuit.engine.execute import execute, run_script, running_tasks, warn
 from pursuit.engine.verify import answers_for
-from pursuit.proposers.contract import Broken, Failed, Proposer, Turn, Waiting
+from pursuit.proposers.contract import AnswerCall, Blocked, Done, Failed, Turn, Waiting
 
+MAX_MEMORY = 64 * 1024
 REPAIRS = 2
 """How often a bad proposal goes back to its proposer."""
 
@@ -74,14 +75,14 @@ class Verified(msgspec.Struct, frozen=True):
     elapsed: float
 
 
-async def turn(run: Run, proposer: Proposer) -> bool:
+async def turn(run: Run) -> bool:
     """Advances the mission by one iteration, or continues an open one; False if it has to wait."""
-    if run.state.open is None and not await propose(run, proposer):
+    if run.state.open is None and not await propose(run):
         return False
     try:
         await act(run)
         while _goes_on(run):
-            if not await propose_more(run, proposer):
+            if not await propose_more(run):
                 return False
             await act(run)
         verified = await verify(run)
@@ -92,19 +93,17 @@ async def turn(run: Run, proposer: Proposer) -> bool:
 
 
 def _goes_on(run: Run) -> bool:
-    """Whether the model is asked again in this iteration: it called tools, and nothing says that the turn is over."""
-    state, proposer = run.state, run.state.mission.proposer
-    iteration = state.open
-    if iteration is None or not isinstance(proposer, AskedProposer) or proposer.turn == "single":
+    """Whether the proposer is asked again in this iteration.
+
+    A model is if it called tools, and nothing says that the turn is over.
+    """
+    state = run.state
+    if state.open is None or state.stopped or run.stop_ordered or not run.proposer.continues(state):
         return False
-    if iteration.turn_over or iteration.requests >= proposer.max_requests or state.stopped or run.stop_ordered:
-        return False
-    if reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count) is not None:
-        return False
-    return not (observations_met(state) or check_is_due(state))
+    return reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count) is None
 
 
-async def propose(run: Run, proposer: Proposer) -> bool:
+async def propose(run: Run) -> bool:
     """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons.
 
     A proposer that has no budget left ends the mission, or makes it wait.
@@ -112,13 +111,16 @@ async def propose(run: Run, proposer: Proposer) -> bool:
     run.report_phase("propose")
     reasons: list[str] = []
     for _ in range(1 + REPAIRS):
-        answer = await proposer.propose(run.state, reasons)
+        answer = await run.proposer.propose(run.state, reasons)
         match answer:
             case Waiting():
                 await _begin_wait(run, answer)
                 return False
-            case Broken():
-                await _fail(run, answer.reason)
+            case Blocked():
+                await _fail(run, answer)
+                return False
+            case Done():
+                await _end_as_done(run, answer)
                 return False
             case Failed():
                 reasons = [answer.reason]
@@ -128,9 +130,9 @@ async def propose(run: Run, proposer: Proposer) -> bool:
                 run.journal.stage(_begun(run, answer))
                 return True
             case Proposal():
-                reasons = faults_in(run.state, run.tools, answer, own=proposer.operators_own)
+                reasons = faults_in(run.state, run.tools, answer, own=run.state.facts.authored) or _remember(run)
                 if not reasons:
-                    run.journal.stage(_proposed(run, answer, proposer))
+                    run.journal.stage(_proposed(run, answer))
                     return True
     kind = run.state.mission.proposer.kind
     failed = IterationProposed(at=run.clock.now(), iteration=run.state.iteration_count, proposer=kind, failed=reasons)
@@ -138,26 +140,53 @@ async def propose(run: Run, proposer: Proposer) -> bool:
     return True
 
 
-async def propose_more(run: Run, proposer: Proposer) -> bool:
+def _remember(run: Run) -> list[str]:
+    """Stores what the proposer remembers, in the commit of its proposal; why it cannot be stored."""
+    data = dict(run.proposer.remembers())
+    if data == run.state.remembered:
+        return []
+    try:
+        size = len(msgspec.json.encode(data))
+    except (TypeError, msgspec.MsgspecError, RecursionError) as error:
+        return [f"memory: must be JSON ({error})"]
+    if size > MAX_MEMORY:
+        return [f"memory: has {size} bytes, and may have {MAX_MEMORY}"]
+    kind = run.state.mission.proposer.kind
+    run.journal.stage(ProposerRemembered(at=run.clock.now(), kind=kind, data=data))
+    return []
+
+
+async def _end_as_done(run: Run, answer: Done) -> None:
+    ended = ending(Decision("terminate", PROPOSER_DONE, answer.reason), now=run.clock.now(), elapsed=run.elapsed())
+    await run.journal.record(lambda state: () if state.stopped else [ended])
+
+
+async def propose_more(run: Run) -> bool:
     """Asks the model for its next calls in the same iteration; False if the mission waits for it.
 
     Without the budget for another request the turn is over.
     """
     run.report_phase("propose")
     index = run.state.current_index
-    answer = await proposer.propose(run.state, ())
+    answer = await run.proposer.propose(run.state, ())
     now = run.clock.now()
+    if isinstance(answer, Proposal):  # of an agent; a language model answers with a turn
+        wanted = [AnswerCall(tool=one.tool_name, args=dict(one.args), wanted_id="") for one in answer.tool_calls or ()]
+        answer = Turn(calls=wanted, ends=True)
     match answer:
-        case Waiting(waiting_for="budget") | Proposal():  # a language model answers with a turn
+        case Waiting(waiting_for="budget"):
             run.journal.stage(TurnContinued(at=now, iteration=index, ends=True))
         case Waiting():
             await _begin_wait(run, answer)
             return False
-        case Broken():
-            await _fail(run, answer.reason)
+        case Blocked():
+            await _fail(run, answer)
             return False
         case Failed():
             run.journal.stage(TurnContinued(at=now, iteration=index, failed=[answer.reason], ends=True))
+        case Done():
+            await _end_as_done(run, answer)
+            return False
         case Turn():
             calls = _planned(run, answer)
             failed = list(answer.failed) or _all_faulty(run, calls)
@@ -190,7 +219,7 @@ async def act(run: Run) -> None:
             for call in iteration.planned
         ]
         await execute(run, calls)
-    if run.agent is not None:
+    if run.state.facts.tools:
         await wait_for_answers(run)
 
 
@@ -225,28 +254,14 @@ async def conclude(run: Run, verified: Verified) -> None:
             return ()
         return closing(state, verified.answers or {}, now=verified.now, elapsed=verified.elapsed)
 
-    if run.agent is not None and any(_completes(one) for one in close(run.state)):
-        await leave_branch(run)  # before the end: a mission that has ended is not driven again
+    if run.proposer.keeps_result and any(_completes(one) for one in close(run.state)):
+        warn(run, await run.proposer.completed(run.state))  # before the end: an ended mission is not driven again
     await run.journal.record(close)
     run.report_phase("ended" if run.state.terminal else "decided")
 
 
 def _completes(one: Event) -> bool:
     return isinstance(one, MissionEnded) and one.status == "completed"
-
-
-async def leave_branch(run: Run) -> None:
-    """Leaves the result of an agent's mission as a branch; one that cannot be made is a warning."""
-    if run.agent is None:
-        return
-    try:
-        await run.agent.prepare()
-        await run.agent.workspace.write_branch(run.state.mission.directive, again=not run.state.terminal)
-    except WorkspaceFailed as error:
-        text = f"the branch of the result was not made: {error}"
-        run.journal.stage(
-            MissionWarned(at=run.clock.now(), iteration=run.state.iteration_count, code="no_branch", message=text)
-        )
 
 
 def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, elapsed: float) -> list[Event]:
@@ -275,14 +290,14 @@ def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, e
 
 
 def _after(
-    state: MissionState, iteration: Iteration, decision: Decision, cap: str | None, *, now: float, elapsed: float
+    state: MissionState, iteration: IterationRecord, decision: Decision, cap: str | None, *, now: float, elapsed: float
 ) -> list[Event]:
     """The end of the mission, or what it waits for before the next iteration."""
     if decision.final:
         return [ending(decision, now=now, elapsed=elapsed)]
     if cap is not None:
         return [WaitBegan(at=now, waiting_for="budget", detail=cap, elapsed=elapsed)]
-    if isinstance(state.mission.proposer, ClientProposer):
+    if state.facts.proposed_by_client:
         return [WaitBegan(at=now, waiting_for="proposal", elapsed=elapsed)]
     pace = state.mission.pace
     if pace is None:
@@ -299,7 +314,7 @@ def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
     return MissionEnded(at=now, status=status, verdict=decision.verdict, reason=decision.reason, elapsed=elapsed)
 
 
-def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProposed:
+def _proposed(run: Run, proposal: Proposal) -> IterationProposed:
     index = run.state.iteration_count
     calls = [
         PlannedCall(
@@ -315,16 +330,16 @@ def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProp
         proposer=run.state.mission.proposer.kind,
         calls=calls,
         script=proposal.script,
-        own_script=proposer.operators_own,
+        own_script=run.state.facts.authored,
         rationale=proposal.rationale,
     )
 
 
 def _all_faulty(run: Run, calls: Sequence[PlannedCall]) -> list[str]:
     """Why a turn is over in which no call can be made, after as many answers as a bad proposal gets."""
-    iteration, proposer = run.state.open, run.state.mission.proposer
+    iteration = run.state.open
     asked = 1 if iteration is None else 1 + iteration.requests
-    several = isinstance(proposer, AskedProposer) and proposer.turn == "agent" and asked <= REPAIRS
+    several = run.proposer.tries_again(run.state) and asked <= REPAIRS
     planned = [*(() if iteration is None else iteration.planned), *calls]
     if several or not calls or any(call.fault is None for call in planned):
         return []
@@ -391,7 +406,8 @@ def _unfinished(state: MissionState) -> bool:
 
 async def _begin_wait(run: Run, wait: Waiting) -> None:
     def build(state: MissionState) -> Sequence[Event]:
-        if state.stopped or (state.status == "waiting" and state.waiting_for == wait.waiting_for):
+        waits = state.status == "waiting" and state.waiting_for == wait.waiting_for
+        if state.stopped or (waits and wait.waiting_for != "pace"):
             return ()
         now, elapsed = run.clock.now(), run.elapsed()
         if wait.waiting_for == "budget" and state.mission.budget.on_exhausted == "stop":
@@ -413,7 +429,7 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
     await run.journal.record(build)
 
 
-async def _fail(run: Run, reason: str) -> None:
+async def _fail(run: Run, why: Blocked) -> None:
     """The mission stops until the operator has repaired what is wrong, and resumes it."""
-    failed = MissionFailed(at=run.clock.now(), error=reason, trace="", elapsed=run.elapsed())
+    failed = MissionFailed(at=run.clock.now(), error=why.reason, trace="", elapsed=run.elapsed(), lost=why.lost)
     await run.journal.record(lambda state: () if state.stopped else [failed])

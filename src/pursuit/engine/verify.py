@@ -7,32 +7,32 @@ check is a recorded call like any other: policy, intent, settlement, timeout, bu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
 
-from pursuit.agents.workspace import WorkspaceFailed
 from pursuit.core.criteria import Check, Expectation, Predicate
 from pursuit.core.evaluate import Answer, evaluate
 from pursuit.core.events import Source
-from pursuit.core.mission import BestOfProposer
 from pursuit.core.observe import text_of, value_of
 from pursuit.core.patterns import Unfinished, count, find
+from pursuit.core.pick import decides
 from pursuit.core.series import COMPARE
 from pursuit.core.state import CallRecord, observation_view
 from pursuit.engine.call_admission import Planned
 from pursuit.engine.commands import KEPT
 from pursuit.engine.context import Run
-from pursuit.engine.execute import execute, whole_result
+from pursuit.engine.execute import execute, running_tasks, whole_result
+from pursuit.proposers.contract import ChecksImpossible
 
 
-def plan_check(run: Run, check: Check) -> Planned:
+def plan_check(run: Run, check: Check, again: int = 0) -> Planned:
     """The call of a check: of a tool, or of a command with what the operator's configuration says of its name."""
+    kind = f"recheck:{again}" if again else "check"
     planned = Planned(
-        call_id=f"{run.mission_id}:{run.state.current_index}:check:{check.criterion_id}",
+        call_id=f"{run.mission_id}:{run.state.current_index}:{kind}:{check.criterion_id}",
         tool=check.tool_name or f"check:{check.criterion_id}",
         args=dict(check.args),
         order=len(run.state.open.calls) if run.state.open is not None else 0,
@@ -58,25 +58,19 @@ def plan_check(run: Run, check: Check) -> Planned:
 
 
 async def answers_for(run: Run) -> dict[str, Answer]:
-    """What the sandbox says of each predicate, and the result of each check that is due.
-
-    In a workspace the commands run in a throw-away worktree, with the protected files as they were at the start.
-    """
-    if isinstance(run.state.mission.proposer, BestOfProposer):
+    """What the sandbox says of each predicate, and the result of each check that is due."""
+    mission = run.state.mission
+    if decides(mission):
         return {}  # its children were checked
-    commands = any(isinstance(one, Check) and one.tool_name is None for one in run.state.mission.criteria)
-    if run.agent is None or not commands:
+    if not any(isinstance(one, Check) for one in mission.criteria):
         return await _answers(run)
     try:
-        await run.agent.prepare()
-        run.check_tree = await run.agent.workspace.open_checks()
-        return await _answers(run)
-    except WorkspaceFailed as error:
-        return {one.criterion_id: Answer(error=str(error)) for one in run.state.mission.criteria}
+        async with run.proposer.before_checks(running=lambda: bool(running_tasks(run.state))) as run.moved:
+            return await _answers(run)
+    except ChecksImpossible as error:
+        return {one.criterion_id: Answer(error=str(error)) for one in mission.criteria}
     finally:
-        run.check_tree = None
-        with anyio.CancelScope(shield=True), suppress(WorkspaceFailed):
-            await run.agent.workspace.close_checks()
+        run.moved = None
 
 
 async def _answers(run: Run) -> dict[str, Answer]:
@@ -124,7 +118,22 @@ def _rest_is_met(run: Run, answers: Mapping[str, Answer]) -> bool:
 
 
 async def _checked(run: Run, check: Check) -> Answer:
-    planned = plan_check(run, check)
+    """What a check came to. With `confirm` it is run again as often as needed, until it is not met."""
+    needed = run.state.confirmations_of(check)
+    answer = await _checked_once(run, check)
+    done = 0
+    while done < needed and answer.error is None and answer.value["met"]:
+        done += 1
+        answer = await _checked_once(run, check, done)
+    if not done or answer.error is not None:
+        return answer
+    met = answer.value["met"]
+    confirmed = {"value": done - (not met), "needed": needed, "met": met}
+    return replace(answer, value={**answer.value, "confirm": confirmed})
+
+
+async def _checked_once(run: Run, check: Check, again: int = 0) -> Answer:
+    planned = plan_check(run, check, again)
     await execute(run, [planned], durable=True)
     record = run.state.call(planned.call_id)
     if record is None:
@@ -160,8 +169,7 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
             error=f"only the last {KEPT} bytes of {cut} are kept, so not all of it was searched", source=source
         )
     if expect.file is not None:
-        cwd = run.checked_folder(planned.args["cwd"]) if planned.command else None
-        verdicts["file"] = {"path": expect.file, "met": _exists(Path(cwd or ".") / expect.file)}
+        verdicts["file"] = {"path": expect.file, "met": _exists(_folder(run, planned) / expect.file)}
     if expect.predicate is not None:
         (answer,) = await run.sandbox.evaluate([expect.predicate], {"result": value})
         if answer.error is not None or not isinstance(answer.value, bool):
@@ -175,6 +183,14 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
 def _cut(value: Mapping[str, Any]) -> str | None:
     """Which outputs of a command are not whole, in words; None if all are."""
     return " and ".join(value["cut"]) if value.get("cut") else None
+
+
+def _folder(run: Run, planned: Planned) -> Path:
+    """Where the command of a check ran, also of one that is a tool; a tool of a server has none."""
+    if planned.command:
+        return Path(run.checked_folder(planned.args["cwd"]))
+    tool = run.tools.get(planned.tool)
+    return Path() if tool is None or tool.cwd is None else Path(run.checked_folder(tool.cwd))
 
 
 def _exists(path: Path) -> bool:

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Protocol
 
-from pursuit.errors import InvalidArgument
+from pursuit.errors import InvalidArgument, advice
 from pursuit.ledger.contract import Head
 
 
-class Connection(Protocol):
+class SqlConnection(Protocol):
     """What checks ask: an SQLite connection, or one to PostgreSQL in its guise; a `?` stands for a value."""
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
@@ -128,7 +128,7 @@ def parse_root(text: str) -> tuple[int, str]:
     """The position and the hash of a root."""
     match = _ROOT.fullmatch(text.strip())
     if match is None:
-        raise InvalidArgument(f"{text!r} is not a root; write POSITION:HASH, as `pursuit verify` and reports print it")
+        raise InvalidArgument(f"{text!r} is not a root; write POSITION:HASH, as `{advice('pursuit verify')}` prints it")
     return int(match[1]), match[2]
 
 
@@ -138,7 +138,7 @@ def last_position(connection: sqlite3.Connection) -> int:
     return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
-def last_ever(connection: Connection) -> int:
+def last_ever(connection: SqlConnection) -> int:
     """The position of the last event or tombstone that is there."""
     return connection.execute(_LAST_EVER).fetchone()[0]
 
@@ -154,7 +154,7 @@ def current_root(connection: sqlite3.Connection) -> str:
         connection.execute("ROLLBACK")
 
 
-def check_expected(connection: Connection, position: int, expected: str, heads_then: str = _HEADS_THEN) -> list[str]:
+def check_expected(connection: SqlConnection, position: int, expected: str, heads_then: str = _HEADS_THEN) -> list[str]:
     """What is wrong if the ledger no longer contains everything that an earlier root stands for."""
     last = last_ever(connection)
     if last < position:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypedDict, Unpack, cast
 
 import anyio
 import msgspec
@@ -70,7 +70,7 @@ class StreamRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class StreamPage:
     """A page of streams, newest first; `next_cursor` is None on the last one."""
 
     rows: tuple[StreamRow, ...]
@@ -78,7 +78,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundStream:
     """A stream that a search found, with its text; a higher `rank` is a better match."""
 
     row: StreamRow
@@ -216,22 +216,34 @@ class Claim(Protocol):
         ...
 
 
+class AppendOptions(TypedDict, total=False):
+    """What an append may give besides its events; a stream is a mission's unless `kind` says otherwise."""
+
+    kind: str
+    status: str | None
+    summary: Mapping[str, Any] | None
+    blobs: Mapping[str, bytes] | None
+    text: str | None
+    by: Bell | None
+    claim: Claim | None
+
+
+class StreamFilter(TypedDict, total=False):
+    """Which streams are listed, and how many of them at most: 100 unless `limit` says otherwise."""
+
+    kind: str | None
+    status: str | Sequence[str] | None
+    since: float | None
+    until: float | None
+    cursor: str | None
+    limit: int
+
+
 class Ledger(Protocol):
     """Append-only streams of events under compare-and-set."""
 
     async def append(
-        self,
-        stream: str,
-        expected: int | Anywhere,
-        events: Sequence[Draft],
-        *,
-        kind: str = "mission",
-        status: str | None = None,
-        summary: Mapping[str, Any] | None = None,
-        blobs: Mapping[str, bytes] | None = None,
-        text: str | None = None,
-        by: Bell | None = None,
-        claim: Claim | None = None,
+        self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
     ) -> Head:
         """Stores the events, the blobs and the new status together or not at all, durably, and returns the new head.
 
@@ -259,23 +271,14 @@ class Ledger(Protocol):
         """The listing's row of one stream, or None."""
         ...
 
-    async def streams(
-        self,
-        *,
-        kind: str | None = None,
-        status: str | Sequence[str] | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """Streams by creation time (`since <= created_at < until`), newest first, filters ANDed.
 
         An invalid cursor is `InvalidArgument`. A stream that exists during the whole walk is listed exactly once.
         """
         ...
 
-    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
+    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
         """The streams whose text has any of these words, in any of their English forms, the best match first.
 
         A match is better the rarer its words are and the more of them it has; of equal matches the newer comes first.
@@ -332,7 +335,8 @@ class Ledger(Protocol):
         """Removes the events and the text of a stream, and the blobs that only it used.
 
         Its tombstones stay, so earlier roots stay checkable, and the audit gets a `Forgotten` event in the same
-        transaction. A stream that is unknown or already forgotten is left alone.
+        transaction. A stream that is unknown or already forgotten is left alone. Only missions, attempts and tasks can
+        be forgotten; another kind is `InvalidArgument`.
         """
         ...
 

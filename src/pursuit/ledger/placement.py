@@ -14,6 +14,7 @@ import anyio
 import msgspec
 
 from pursuit.core.mission import QUEUE
+from pursuit.errors import advice
 
 QUEUE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 CONTROL = "worker:"
@@ -89,7 +90,7 @@ class Health:
     def why_unplaced(self, needs: Requirements) -> str | None:
         """Why no live worker can drive a mission with these requirements, or None."""
         if not self.live:
-            return "no worker is running; start one with `pursuit worker`"
+            return f"no worker is running; start one with `{advice('pursuit worker')}`"
         lacking = [one.lacks(needs) for one in self.live]
         if not all(lacking):
             return None

@@ -12,32 +12,31 @@ import time
 import unicodedata
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString, Unpack, cast
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import psycopg
 
-from pursuit.core.audit import AUDIT, encode_audit
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.chain import can_be_framed, last_ever, written_root
 from pursuit.ledger.contract import (
     ANY,
-    FORGOTTEN,
     LEASE_SECONDS,
     Anywhere,
+    AppendOptions,
     Bell,
-    Claim,
     Draft,
     Folds,
-    Found,
+    FoundStream,
     Head,
     Holder,
-    Page,
     StoredEvent,
+    StreamFilter,
+    StreamPage,
     StreamRow,
     Verification,
 )
@@ -66,16 +65,16 @@ from pursuit.ledger.sqlite import (
     TOO_MANY,
     WORD,
     new_request,
+    page_query,
     rarest,
-    read_cursor,
     search_words,
+    stream_page,
     stream_row,
-    write_cursor,
 )
-from pursuit.ledger.tombstones import digest_of, forgotten
+from pursuit.ledger.tombstones import require_forgettable
 from pursuit.ledger.verify import verify_snapshot
 from pursuit.ledger.watch import Bells, HungBell, follow
-from pursuit.ledger.writer import MOST_IN_A_BATCH, Request, refused
+from pursuit.ledger.writer import MOST_IN_A_BATCH, AppendRequest, refused
 
 POLL_SECONDS = 1.0
 """How often a process looks for commits of others when no notification arrives."""
@@ -98,11 +97,6 @@ _DIGESTS = (
     "ORDER BY digest"
 )
 _ROOT = "SELECT ledger.position, name, head_seq, head_hash FROM pursuit.ledger LEFT JOIN pursuit.streams ON true"
-_TO_FORGET = (
-    "SELECT id, name, kind, status, created_at, head_seq, head_hash FROM pursuit.streams "
-    "WHERE name = %s AND status <> %s"
-)
-_TO_BURY = "SELECT position, seq, hash FROM pursuit.events WHERE stream = %s AND seq <= %s ORDER BY seq"
 _COUNTED = (
     "SELECT one.word, (SELECT count(*) FROM (SELECT 1 FROM pursuit.words WHERE words.word = one.word LIMIT %s) "
     "AS counted) "
@@ -172,13 +166,12 @@ class NotifiedBells(Bells):
 
     def grew(self, until: int, rows: Sequence[tuple[int, str]] | None) -> None:
         """Rings for the events up to a position that were not stored by this process; None: too many to list."""
-        for stream in tuple(self._hung) if rows is None else {name for at, name in rows if not self._is_own(at)}:
+        own = [(0, self._seen), *self._own]
+        foreign = {name for at, name in rows or () if not any(first <= at <= last for first, last in own)}
+        for stream in tuple(self._hung) if rows is None else foreign:
             self._ring(stream, None)
         self._seen = max(self._seen, until)
         self._own = [one for one in self._own if one[1] > self._seen]
-
-    def _is_own(self, position: int) -> bool:
-        return position <= self._seen or any(first <= position <= last for first, last in self._own)
 
     async def wait(self, bell: HungBell) -> None:
         """Sleeps until the bell rings."""
@@ -204,7 +197,7 @@ class _Queued:
 
     __slots__ = ("flying", "request", "waiter")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: AppendRequest) -> None:
         self.request = request
         self.flying = False
         self.waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -234,7 +227,7 @@ class PostgresWriter:
         """The server's process that stores for this writer."""
         return self._link.backend
 
-    async def append(self, request: Request) -> Head:
+    async def append(self, request: AppendRequest) -> Head:
         """Stores one request together with all that are queued; one that is cancelled before its commit is left out."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
@@ -294,7 +287,7 @@ class PostgresWriter:
                             queued.waiter.set_result(None)
         self._working = None
 
-    async def _store(self, requests: Sequence[Request]) -> None:
+    async def _store(self, requests: Sequence[AppendRequest]) -> None:
         """Stores a batch; each request has its outcome afterwards."""
         self._batch += 1
         values = (self._id, self._batch, self._clock(), *_columns(requests))
@@ -333,12 +326,12 @@ class PostgresWriter:
         return LedgerUnavailable(message, **why.details)
 
 
-def _all_fail(requests: Sequence[Request], error: PursuitError) -> None:
+def _all_fail(requests: Sequence[AppendRequest], error: PursuitError) -> None:
     for request in requests:
         request.outcome = LedgerUnavailable(error.message, **error.details)
 
 
-def _columns(requests: Sequence[Request]) -> tuple[Array, ...]:
+def _columns(requests: Sequence[AppendRequest]) -> tuple[Array, ...]:
     """The requests as the arrays that `pursuit.commit` takes after the time."""
     blobs = [(i, digest, body) for i, one in enumerate(requests, 1) for digest, body in one.blobs]
     words = [
@@ -458,36 +451,14 @@ class PostgresLedger:
         return self._reader.pooled
 
     async def append(
-        self,
-        stream: str,
-        expected: int | Anywhere,
-        events: Sequence[Draft],
-        *,
-        kind: str = "mission",
-        status: str | None = None,
-        summary: Mapping[str, Any] | None = None,
-        blobs: Mapping[str, bytes] | None = None,
-        text: str | None = None,
-        by: Bell | None = None,
-        claim: Claim | None = None,
+        self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
     ) -> Head:
         """See `contract.Ledger.append`."""
-        request = new_request(
-            stream,
-            expected,
-            events,
-            kind=kind,
-            status=status,
-            summary=summary,
-            blobs=blobs,
-            text=text,
-            by=by,
-        )
-        for name, value in (("kind", kind), ("status", status or ""), *(("type", draft.type) for draft in events)):
+        request = new_request(stream, expected, events, **options)
+        names = (("kind", request.kind), ("status", request.status or ""), *(("type", draft.type) for draft in events))
+        for name, value in names:
             if "\0" in value:
                 raise InvalidArgument(f"the {name} {value!r} has a NUL, which PostgreSQL does not store", field=name)
-        if claim is not None:
-            request.epoch = claim.epoch
         return await self._writer.append(request)
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
@@ -512,40 +483,12 @@ class PostgresLedger:
         rows = await self._all(f"{_ROW} WHERE name = %s", (stream,))
         return stream_row(rows[0]) if rows else None
 
-    async def streams(
-        self,
-        *,
-        kind: str | None = None,
-        status: str | Sequence[str] | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """See `contract.Ledger.streams`."""
-        if limit < 1:
-            raise InvalidArgument(f"a page needs a limit of at least 1, not {limit}", limit=limit)
-        conditions: list[tuple[str, Sequence[Any]]] = [("true", ())]
-        if kind is not None:
-            conditions.append(("kind = %s", (kind,)))
-        if status is not None:
-            conditions.append(("status = ANY (%s)", ([status] if isinstance(status, str) else list(status),)))
-        if since is not None:
-            conditions.append(("created_at >= %s", (float(since),)))
-        if until is not None:
-            conditions.append(("created_at < %s", (float(until),)))
-        if cursor is not None:
-            conditions.append(("(created_at, id) < (%s, %s)", read_cursor(cursor)))
-        where = " AND ".join(text for text, _ in conditions)
-        values = [value for _, some in conditions for value in some]
-        # One row more than asked for tells whether there is a next page.
-        query = f"{_ROW} WHERE {where} ORDER BY created_at DESC, id DESC LIMIT %s"
-        rows = await self._all(query, (*values, min(limit, LARGEST - 1) + 1))
-        more = len(rows) > limit
-        del rows[limit:]
-        return Page(tuple(map(stream_row, rows)), write_cursor(rows[-1][4], rows[-1][0]) if more else None)
+        rest, values = page_query(**wanted)
+        return stream_page(await self._all(f"{_ROW} {rest.replace('?', '%s')}", values), values[-1])
 
-    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
+    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
         """See `contract.Ledger.search`."""
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
@@ -558,7 +501,7 @@ class PostgresLedger:
         limit = min(limit, LARGEST)
         counts = [counted[word] for word in kept]
         rows = await self._all(_FOUND, (kept, counts, kind, kind, max(most, limit), limit)) if kept else []
-        return [Found(row=stream_row(row[:9]), text=row[9].decode(), rank=row[10]) for row in rows]
+        return [FoundStream(row=stream_row(row[:9]), text=row[9].decode(), rank=row[10]) for row in rows]
 
     def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
         """See `contract.Ledger.bell`."""
@@ -633,18 +576,9 @@ class PostgresLedger:
     async def forget(self, stream: str) -> None:
         """See `contract.Ledger.forget`."""
         require_name(stream)
-        while True:
-            rows = await self._all(_TO_FORGET, (stream, FORGOTTEN))
-            if not rows:
-                return
-            ((identity, *row),) = rows
-            seq, now = row[4], self._clock()
-            event = forgotten(row, digest_of(await self._all(_TO_BURY, (identity, seq)))[2], now)
-            ((done,),) = await self._all(
-                "SELECT pursuit.forget(%s, %s, %s, %s, %s, %s)", (stream, seq, now, AUDIT, *encode_audit(event))
-            )
-            if done:
-                return
+        for (kind,) in await self._all("SELECT kind FROM pursuit.streams WHERE name = %s", (stream,)):
+            require_forgettable(stream, kind)
+        await self._all("SELECT pursuit.forget(%s, %s)", (stream, self._clock()))
 
     async def close(self) -> None:
         """See `contract.Ledger.close`."""

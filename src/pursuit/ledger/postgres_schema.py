@@ -24,7 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Format
 from psycopg.rows import dict_row
 
-from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable
+from pursuit.errors import InvalidArgument, LedgerTooNew, LedgerUnavailable, advice
 
 _LOST = ("08", "57P", "53300", "25006", "40")
 """Codes that a new connection or a new try may not meet: connection, shutdown, too many, a standby, a collision."""
@@ -76,8 +76,11 @@ def connection_settings(address: str) -> str:
 
 
 def unavailable(address: str, error: BaseException) -> LedgerUnavailable:
-    """An error of the database, with the address that it is about."""
-    reason = " ".join(str(error).split()) or type(error).__name__
+    """An error of the database, with the address that it is about; the SQL that failed is not shown."""
+    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    reason = " ".join((said or str(error)).split()) or type(error).__name__
+    if isinstance(error, psycopg.errors.DiskFull):
+        reason += "; free some space on the disk of the database, then try again"
     return LedgerUnavailable(
         f"the ledger {shown(address)} is unavailable: {reason}", path=shown(address), reason=reason
     )
@@ -100,13 +103,13 @@ def prepare(address: str, *, migrate: bool = True) -> int:
             found, latest = _version(connection, address), max(_migrations())
             if _has_table(connection, "copying"):
                 raise LedgerUnavailable(
-                    f"the copy in {shown(address)} is not finished; run the same `pursuit migrate` again",
+                    f"the copy in {shown(address)} is not finished; run the same migration again",
                     path=shown(address),
                 )
             if found < latest and not migrate:
                 raise LedgerUnavailable(
                     f"the ledger {shown(address)} has schema version {found}, and this release needs {latest}; "
-                    "run `pursuit migrate up` with a role that owns the schema",
+                    f"run `{advice('pursuit migrate up')}` with a role that owns the schema",
                     path=shown(address),
                 )
             if found < latest:

@@ -36,7 +36,7 @@ from pgqueuer.ports.driver import NotifyCallback
 from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.queries import Queries
 
-from pursuit.errors import LedgerUnavailable
+from pursuit.errors import LedgerUnavailable, advice
 from pursuit.ledger.placement import CONTROL, Again, Health, Job, Requirements, Serving, WorkerRow, as_row
 from pursuit.ledger.postgres_schema import (
     LOCK,
@@ -149,7 +149,7 @@ def prepare_queue(address: str) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         raise LedgerUnavailable(
             f"{shown(address)} has no queue for workers, and this role may not make it; "
-            "run `pursuit migrate up --role NAME` with the role that owns the schema",
+            f"run `{advice('pursuit migrate up --role {}', 'NAME')}` with the role that owns the schema",
             path=shown(address),
         ) from error
     except psycopg.Error as error:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -25,15 +25,17 @@ from pursuit.ledger.chain import current_root
 from pursuit.ledger.contract import (
     FORGOTTEN,
     Anywhere,
+    AppendOptions,
     Bell,
     Claim,
     Draft,
     Folds,
-    Found,
+    FoundStream,
     Head,
     Holder,
-    Page,
     StoredEvent,
+    StreamFilter,
+    StreamPage,
     StreamRow,
     Verification,
 )
@@ -41,7 +43,7 @@ from pursuit.ledger.locks import StreamClaim, holder_of, is_claimed, require_nam
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, open_file, real_path, unavailable
 from pursuit.ledger.verify import forget_stream, verify_file
 from pursuit.ledger.watch import Bells, follow
-from pursuit.ledger.writer import Request, Writer
+from pursuit.ledger.writer import AppendRequest, Writer
 
 MOST_WORDS = 32
 LONGEST_WORD = 64
@@ -149,47 +151,19 @@ class SqliteReads:
         rows = self._all(f"{_ROW} WHERE name = ?", (stream,))
         return stream_row(rows[0]) if rows else None
 
-    def page(
-        self,
-        *,
-        kind: str | None,
-        status: str | Sequence[str] | None,
-        since: float | None,
-        until: float | None,
-        cursor: str | None,
-        limit: int,
-    ) -> Page:
+    def page(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """Streams by creation time, newest first."""
-        if limit < 1:
-            raise InvalidArgument(f"a page needs a limit of at least 1, not {limit}", limit=limit)
-        wanted = (status,) if isinstance(status, str) else status
-        conditions: list[tuple[str, Sequence[Any]]] = [("1", ())]
-        if kind is not None:
-            conditions.append(("kind = ?", (kind,)))
-        if wanted is not None:
-            conditions.append((f"status IN ({', '.join('?' for _ in wanted)})", wanted))
-        if since is not None:
-            conditions.append(("created_at >= ?", (since,)))
-        if until is not None:
-            conditions.append(("created_at < ?", (until,)))
-        if cursor is not None:
-            conditions.append(("(created_at, id) < (?, ?)", read_cursor(cursor)))
-        where = " AND ".join(text for text, _ in conditions)
-        values = [value for _, some in conditions for value in some]
-        # One row more than asked for tells whether there is a next page.
-        rows = self._all(f"{_ROW} WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?", (*values, limit + 1))
-        more = len(rows) > limit
-        del rows[limit:]
-        return Page(tuple(map(stream_row, rows)), write_cursor(rows[-1][4], rows[-1][0]) if more else None)
+        rest, values = page_query(**wanted)
+        return stream_page(self._all(f"{_ROW} {rest}", values), values[-1])
 
-    def search(self, words: str, *, kind: str | None, limit: int) -> list[Found]:
+    def search(self, words: str, *, kind: str | None, limit: int) -> list[FoundStream]:
         """Streams by their texts, the best match first."""
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
         query, most = self._query(search_words(words))
         limit = min(limit, LARGEST)
         rows = self._all(_FOUND, (query, kind, kind, max(most, limit), limit)) if query else []
-        return [Found(row=stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
+        return [FoundStream(row=stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
     def _query(self, words: Sequence[str]) -> tuple[str, int]:
         """The query for the rarest of these words, as many as have few enough matches, and how many matches to rank.
@@ -262,6 +236,45 @@ def stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) ->
     )
 
 
+def page_query(
+    *,
+    kind: str | None = None,
+    status: str | Sequence[str] | None = None,
+    since: float | None = None,
+    until: float | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[str, list[Any]]:
+    """The rest of a query for a page of streams, and its values; the last one is the number of rows to read.
+
+    It is one more than the limit, which tells whether there is a next page.
+    """
+    if limit < 1:
+        raise InvalidArgument(f"a page needs a limit of at least 1, not {limit}", limit=limit)
+    conditions: list[tuple[str, Sequence[Any]]] = [("1 = 1", ())]
+    if kind is not None:
+        conditions.append(("kind = ?", (kind,)))
+    if status is not None:
+        some = (status,) if isinstance(status, str) else status
+        conditions.append((f"status IN ({', '.join('?' for _ in some)})" if some else "1 = 0", some))
+    if since is not None:
+        conditions.append(("created_at >= ?", (float(since),)))
+    if until is not None:
+        conditions.append(("created_at < ?", (float(until),)))
+    if cursor is not None:
+        conditions.append(("(created_at, id) < (?, ?)", read_cursor(cursor)))
+    where = " AND ".join(text for text, _ in conditions)
+    values = [value for _, some in conditions for value in some]
+    return f"WHERE {where} ORDER BY created_at DESC, id DESC LIMIT ?", [*values, min(limit, LARGEST - 1) + 1]
+
+
+def stream_page(rows: list[Any], asked: int) -> StreamPage:
+    """The page in the rows of such a query."""
+    shown = rows[: asked - 1]
+    more = len(rows) == asked
+    return StreamPage(tuple(map(stream_row, shown)), write_cursor(shown[-1][4], shown[-1][0]) if more else None)
+
+
 def write_cursor(created_at: float, identity: int) -> str:
     """The cursor behind the stream with this time and number."""
     return base64.urlsafe_b64encode(msgspec.json.encode((created_at, identity))).decode().rstrip("=")
@@ -317,32 +330,10 @@ class SqliteLedger:
             raise
 
     async def append(
-        self,
-        stream: str,
-        expected: int | Anywhere,
-        events: Sequence[Draft],
-        *,
-        kind: str = "mission",
-        status: str | None = None,
-        summary: Mapping[str, Any] | None = None,
-        blobs: Mapping[str, bytes] | None = None,
-        text: str | None = None,
-        by: Bell | None = None,
-        claim: Claim | None = None,
+        self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
     ) -> Head:
         """See `contract.Ledger.append`; a claim is a lock of the operating system, which cannot be lost."""
-        request = new_request(
-            stream,
-            expected,
-            events,
-            kind=kind,
-            status=status,
-            summary=summary,
-            blobs=blobs,
-            text=text,
-            by=by,
-        )
-        return await self._writer.append(request)
+        return await self._writer.append(new_request(stream, expected, events, **options))
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         """See `contract.Ledger.read`."""
@@ -355,21 +346,12 @@ class SqliteLedger:
         await anyio.lowlevel.checkpoint()
         return self._reads.row(stream)
 
-    async def streams(
-        self,
-        *,
-        kind: str | None = None,
-        status: str | Sequence[str] | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """See `contract.Ledger.streams`."""
         await anyio.lowlevel.checkpoint()
-        return self._reads.page(kind=kind, status=status, since=since, until=until, cursor=cursor, limit=limit)
+        return self._reads.page(**wanted)
 
-    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
+    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
         """See `contract.Ledger.search`."""
         await anyio.lowlevel.checkpoint()
         return self._reads.search(words, kind=kind, limit=limit)
@@ -441,13 +423,14 @@ def new_request(
     expected: int | Anywhere,
     events: Sequence[Draft],
     *,
-    kind: str,
-    status: str | None,
-    summary: Mapping[str, Any] | None,
-    blobs: Mapping[str, bytes] | None,
-    text: str | None,
-    by: Bell | None,
-) -> Request:
+    kind: str = "mission",
+    status: str | None = None,
+    summary: Mapping[str, Any] | None = None,
+    blobs: Mapping[str, bytes] | None = None,
+    text: str | None = None,
+    by: Bell | None = None,
+    claim: Claim | None = None,
+) -> AppendRequest:
     """An append as the writer takes it; what is not well formed is `InvalidArgument`."""
     require_name(stream)
     if not events and status is None and summary is None and text is None:
@@ -464,7 +447,7 @@ def new_request(
     for digest, body in blobs.items() if blobs else ():
         if sha256(body).hexdigest() != digest:
             raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
-    return Request(
+    return AppendRequest(
         stream=stream,
         expected=expected,
         events=events,
@@ -474,6 +457,7 @@ def new_request(
         blobs=tuple(blobs.items()) if blobs else (),
         text=text,
         by=by,
+        epoch=None if claim is None else claim.epoch,
     )
 
 

@@ -7,13 +7,25 @@ hashed like any other. So a stream that was removed by an edit of the file has t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
 
 from pursuit.core.audit import AUDIT, AnyAuditEvent, Forgotten, encode_audit
-from pursuit.ledger.chain import GENESIS, Connection, link
+from pursuit.errors import InvalidArgument
+from pursuit.ledger.chain import GENESIS, SqlConnection, link
 from pursuit.ledger.contract import FORGOTTEN
+
+FORGETTABLE = frozenset(("mission", "attempt", "task"))
+"""The kinds of streams that can be forgotten; others, such as the audit, are records about them."""
+
+
+def require_forgettable(stream: str, kind: str) -> None:
+    """Refuses to forget a stream that records what others did."""
+    if kind not in FORGETTABLE:
+        raise InvalidArgument(
+            f"the stream {stream} of the kind {kind} cannot be forgotten: only missions, attempts and tasks can",
+            stream=stream,
+        )
 
 
 def forget(connection: sqlite3.Connection, identity: int, now: float) -> None:
@@ -47,7 +59,7 @@ def cover_all(connection: sqlite3.Connection, now: float) -> None:
         connection.execute("UPDATE streams SET updated_at = ? WHERE id = ?", (now, identity))
 
 
-def check(connection: Connection, covering: Mapping[str, Sequence[Forgotten]]) -> Iterator[str]:
+def check(connection: SqlConnection, covering: Mapping[str, Sequence[Forgotten]]) -> Iterator[str]:
     """What is wrong with the tombstones, given the `Forgotten` events of the audit."""
     rows = connection.execute(
         "SELECT id, name, kind, created_at, updated_at, head_seq, head_hash, summary FROM streams WHERE status = ?",
@@ -76,13 +88,8 @@ def _record(connection: sqlite3.Connection, identity: int, now: float) -> None:
     row = connection.execute(
         "SELECT name, kind, status, created_at, head_seq, head_hash FROM streams WHERE id = ?", (identity,)
     ).fetchone()
-    _append_to_audit(connection, forgotten(row, _digest(connection, identity)[2], now), now)
-
-
-def forgotten(row: Sequence[Any], tombstones: str, now: float) -> Forgotten:
-    """The event for a stream: its name, kind, status, creation, last number and hash, and the digest of its events."""
     name, kind, status, created_at, seq, hash_ = row
-    return Forgotten(
+    event = Forgotten(
         at=now,
         stream=name,
         kind=kind,
@@ -90,19 +97,15 @@ def forgotten(row: Sequence[Any], tombstones: str, now: float) -> Forgotten:
         created_at=created_at,
         seq=seq,
         hash=hash_.hex(),
-        tombstones=tombstones,
+        tombstones=_digest(connection, identity)[2],
     )
+    _append_to_audit(connection, event, now)
 
 
-def _digest(connection: Connection, identity: int) -> tuple[int, tuple[int, bytes], str]:
-    return digest_of(
-        connection.execute("SELECT position, seq, hash FROM tombstones WHERE stream = ? ORDER BY seq", (identity,))
-    )
-
-
-def digest_of(rows: Iterable[tuple[Any, ...]]) -> tuple[int, tuple[int, bytes], str]:
+def _digest(connection: SqlConnection, identity: int) -> tuple[int, tuple[int, bytes], str]:
     """The number of tombstones of a stream, the last one's number and hash, and one hash over all of them."""
     total, count, last = sha256(), 0, (0, GENESIS)
+    rows = connection.execute("SELECT position, seq, hash FROM tombstones WHERE stream = ? ORDER BY seq", (identity,))
     for position, seq, hash_ in rows:
         total.update(f"{position} {seq} {hash_.hex() if isinstance(hash_, bytes) else hash_!r}\n".encode())
         count, last = count + 1, (seq, hash_)

@@ -15,7 +15,7 @@ from typing import Any, LiteralString, Protocol, cast
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable
 from pursuit.ledger import schema
-from pursuit.ledger.chain import Connection
+from pursuit.ledger.chain import SqlConnection
 from pursuit.ledger.contract import Folds, Ledger, Verification, every_stream
 from pursuit.ledger.opening import address_of, open_ledger
 
@@ -44,7 +44,7 @@ class _Target(Protocol):
         """Removes what is there, and writes down what is copied now."""
         ...
 
-    def rows(self) -> Connection:
+    def rows(self) -> SqlConnection:
         """What was copied so far."""
         ...
 
@@ -102,11 +102,12 @@ async def _quiet_root(ledger: Ledger) -> str:
     return await ledger.root()
 
 
-def _copy(rows: Connection, copy: _Target, table: str) -> None:
+def _copy(rows: SqlConnection, copy: _Target, table: str) -> None:
     """Copies the rows of a table behind the last one that the target has."""
     columns, key, width = _TABLES[table]
     marks = ", ".join("?" * width)
-    last = copy.rows().execute(f"SELECT {key} FROM {table} ORDER BY {_backwards(key)} LIMIT 1").fetchone()  # noqa: S608
+    backwards = ", ".join(f"{name} DESC" for name in key.split(", "))
+    last = copy.rows().execute(f"SELECT {key} FROM {table} ORDER BY {backwards} LIMIT 1").fetchone()  # noqa: S608
     while True:
         after = "" if last is None else f"WHERE ({key}) > ({marks})"
         query = f"SELECT {columns} FROM {table} {after} ORDER BY {key} LIMIT {ROWS}"  # noqa: S608 - the table above
@@ -117,12 +118,8 @@ def _copy(rows: Connection, copy: _Target, table: str) -> None:
         last = some[-1][:width]
 
 
-def _backwards(key: str) -> str:
-    return ", ".join(f"{name} DESC" for name in key.split(", "))
-
-
 @contextmanager
-def _reading(path: Path) -> Generator[Connection]:
+def _reading(path: Path) -> Generator[SqlConnection]:
     address = address_of(path)
     if address is None:
         with closing(schema.open_reader(path)) as connection:
@@ -173,7 +170,7 @@ class _IntoSqlite:
         connection.execute("CREATE TABLE copying (root TEXT NOT NULL)")
         connection.execute("INSERT INTO copying VALUES (?)", (root,))
 
-    def rows(self) -> Connection:
+    def rows(self) -> SqlConnection:
         return self._open()
 
     def put(self, table: str, columns: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -242,7 +239,7 @@ class _IntoPostgres:
             self._connection.execute(f"TRUNCATE {tables}")
             self._connection.execute("UPDATE pursuit.ledger SET position = 0, texts = 0, words = 0")
 
-    def rows(self) -> Connection:
+    def rows(self) -> SqlConnection:
         return self
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:

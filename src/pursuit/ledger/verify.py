@@ -23,7 +23,7 @@ from pursuit.core.lessons import remembered
 from pursuit.errors import PursuitError
 from pursuit.ledger import tombstones
 from pursuit.ledger.chain import (
-    Connection,
+    SqlConnection,
     Walk,
     can_be_framed,
     check_expected,
@@ -91,7 +91,7 @@ async def verify_file(path: Path, expect: Sequence[str] = (), folds: Folds | Non
 
 
 def verify_snapshot(
-    connection: Connection,
+    connection: SqlConnection,
     position: int,
     faults: Sequence[str],
     *,
@@ -109,7 +109,7 @@ def verify_snapshot(
     return found.verification(position)
 
 
-def _check_everything(connection: Connection, found: _Findings) -> Iterator[None]:
+def _check_everything(connection: SqlConnection, found: _Findings) -> Iterator[None]:
     for check in (_check_streams, _check_tombstones, _check_blobs, _check_references):
         yield from check(connection, found)
 
@@ -130,7 +130,7 @@ def _check_database(connection: sqlite3.Connection) -> list[str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Stream:
+class _StreamCheck:
     """One row of the listing, and what its events say about it."""
 
     id: int
@@ -162,7 +162,7 @@ class _Stream:
                 self.unfoldable = f"event {self.walk.events} cannot follow the events before it: {error}"
 
 
-def _check_streams(connection: Connection, found: _Findings) -> Iterator[None]:
+def _check_streams(connection: SqlConnection, found: _Findings) -> Iterator[None]:
     """Walks all events, stream after stream; yields after each chunk."""
     streams, broken = _read_rows(connection, found)
     stray: dict[int, int] = {}
@@ -190,9 +190,9 @@ def _check_streams(connection: Connection, found: _Findings) -> Iterator[None]:
             found.faults.append(f"stream number {identity}: it has {events} events and no row of its own")
 
 
-def _read_rows(connection: Connection, found: _Findings) -> tuple[dict[int, _Stream], set[int]]:
+def _read_rows(connection: SqlConnection, found: _Findings) -> tuple[dict[int, _StreamCheck], set[int]]:
     """The rows of the listing by their ids, and the ids of those that nothing can be compared with."""
-    streams: dict[int, _Stream] = {}
+    streams: dict[int, _StreamCheck] = {}
     broken: set[int] = set()
     for identity, name, kind, status, created_at, updated_at, seq, hash_, summary in connection.execute(
         "SELECT id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary FROM streams"
@@ -203,7 +203,7 @@ def _read_rows(connection: Connection, found: _Findings) -> tuple[dict[int, _Str
             continue
         head = Head(seq, hash_)
         found.heads.append((name, head))
-        streams[identity] = _Stream(
+        streams[identity] = _StreamCheck(
             id=identity,
             name=name,
             kind=kind,
@@ -218,7 +218,7 @@ def _read_rows(connection: Connection, found: _Findings) -> tuple[dict[int, _Str
     return streams, broken
 
 
-def _take_forgotten(found: _Findings, audit: _Stream, body: bytes) -> None:
+def _take_forgotten(found: _Findings, audit: _StreamCheck, body: bytes) -> None:
     try:
         event = decode_audit(body)
     except msgspec.MsgspecError:
@@ -232,7 +232,7 @@ def _take_forgotten(found: _Findings, audit: _Stream, body: bytes) -> None:
         )
 
 
-def _stream_faults(connection: Connection, stream: _Stream) -> list[str]:
+def _stream_faults(connection: SqlConnection, stream: _StreamCheck) -> list[str]:
     """What is wrong with a stream once all of its events were read."""
     walk, name = stream.walk, stream.name
     if stream.status == FORGOTTEN:
@@ -242,7 +242,9 @@ def _stream_faults(connection: Connection, stream: _Stream) -> list[str]:
         return walk.faults or [f"stream {name}: it has no events"]
     if stream.unfoldable is not None:
         return [f"stream {name}: {stream.unfoldable}"]
-    faults = _time_faults(stream)
+    faults: list[str] = []
+    if (stream.created_at, stream.updated_at) != (stream.first_at, stream.last_at):
+        faults.append(f"stream {name}: the times in its row are not those of its first and last event")
     folded = None if stream.fold is None else stream.fold.result()
     if folded is not None:
         if not folded.says(stream.kind, stream.status, _json(stream.summary)):
@@ -251,13 +253,7 @@ def _stream_faults(connection: Connection, stream: _Stream) -> list[str]:
     return faults
 
 
-def _time_faults(stream: _Stream) -> list[str]:
-    if (stream.created_at, stream.updated_at) == (stream.first_at, stream.last_at):
-        return []
-    return [f"stream {stream.name}: the times in its row are not those of its first and last event"]
-
-
-def _blob_faults(connection: Connection, stream: _Stream, folded: Folded) -> Iterator[str]:
+def _blob_faults(connection: SqlConnection, stream: _StreamCheck, folded: Folded) -> Iterator[str]:
     """The blobs that its events name must be there and be its own; no others; the text must be that of its report."""
     own = {row[0] for row in connection.execute("SELECT digest FROM blob_refs WHERE stream = ?", (stream.id,))}
     for digest in sorted(folded.digests - own):
@@ -285,13 +281,13 @@ def _json(text: Any) -> Any:
         return None
 
 
-def _check_tombstones(connection: Connection, found: _Findings) -> Iterator[None]:
+def _check_tombstones(connection: SqlConnection, found: _Findings) -> Iterator[None]:
     for fault in tombstones.check(connection, found.forgotten):
         found.faults.append(fault)
         yield
 
 
-def _check_blobs(connection: Connection, found: _Findings) -> Iterator[None]:
+def _check_blobs(connection: SqlConnection, found: _Findings) -> Iterator[None]:
     for digest, size, body in connection.execute("SELECT digest, size, body FROM blobs"):
         found.blobs += 1
         if not isinstance(body, bytes) or sha256(body).hexdigest() != digest or len(body) != size:
@@ -299,7 +295,7 @@ def _check_blobs(connection: Connection, found: _Findings) -> Iterator[None]:
         yield
 
 
-def _check_references(connection: Connection, found: _Findings) -> Iterator[None]:
+def _check_references(connection: SqlConnection, found: _Findings) -> Iterator[None]:
     for digest, name in connection.execute(
         "SELECT blob_refs.digest, coalesce(streams.name, 'number ' || blob_refs.stream) FROM blob_refs "
         "LEFT JOIN streams ON streams.id = blob_refs.stream "
@@ -326,9 +322,10 @@ def forget_stream(path: Path, stream: str, now: float) -> None:
             wait_for_turn(queue)
             connection.execute("BEGIN IMMEDIATE")
             row = connection.execute(
-                "SELECT id FROM streams WHERE name = ? AND status <> ?", (stream, FORGOTTEN)
+                "SELECT id, kind FROM streams WHERE name = ? AND status <> ?", (stream, FORGOTTEN)
             ).fetchone()
             if row is not None:
+                tombstones.require_forgettable(stream, row[1])
                 tombstones.forget(connection, row[0], now)
             connection.execute("COMMIT")
             queue.leave()

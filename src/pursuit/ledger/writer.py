@@ -53,7 +53,7 @@ _INSERT_REF = "INSERT OR IGNORE INTO blob_refs (stream, digest) VALUES (?, ?)"
 _Row = tuple[int, int, float, str, bytearray, bytearray]
 
 
-class Request(msgspec.Struct, kw_only=True, eq=False):
+class AppendRequest(msgspec.Struct, kw_only=True, eq=False):
     """An append that waits for its commit; `outcome` is set once, when the outcome is known for good."""
 
     stream: str
@@ -85,8 +85,8 @@ class _Tip(msgspec.Struct, frozen=True, gc=False):
 class Staged:
     """What a transaction will have done once it is committed, with the positions of its first and last event."""
 
-    outcomes: list[tuple[Request, Head | PursuitError]] = field(
-        default_factory=list[tuple[Request, Head | PursuitError]]
+    outcomes: list[tuple[AppendRequest, Head | PursuitError]] = field(
+        default_factory=list[tuple[AppendRequest, Head | PursuitError]]
     )
     tips: dict[str, _Tip] = field(default_factory=dict[str, _Tip])
     first: int = 0
@@ -114,7 +114,7 @@ class Committer:
             self._tips.clear()
             self._version = version
 
-    def stage(self, requests: Sequence[Request]) -> Staged:
+    def stage(self, requests: Sequence[AppendRequest]) -> Staged:
         """Checks each request against the head that those before it leave, and writes the rows of the valid ones."""
         now = self._clock()
         staged = Staged()
@@ -177,7 +177,7 @@ class Committer:
             self._connection.execute(_INSERT_EVENTS, list(chain.from_iterable(events[first : first + _TOGETHER])))
         self._connection.executemany(_INSERT_EVENT, events[whole:])
 
-    def _create(self, request: Request, now: float) -> _Tip:
+    def _create(self, request: AppendRequest, now: float) -> _Tip:
         status = request.status or ""
         values = (request.stream, request.kind, status, now, now, GENESIS)
         self._connection.execute(_INSERT_STREAM, values)
@@ -196,7 +196,7 @@ class Committer:
             ]
             self._connection.executemany(_SET_SUMMARY, described)
 
-    def _store_extras(self, request: Request, tip: _Tip) -> str:
+    def _store_extras(self, request: AppendRequest, tip: _Tip) -> str:
         """Writes what comes with the events, and returns the new status."""
         status = tip.status if request.status is None else request.status
         if status != tip.status:
@@ -209,7 +209,7 @@ class Committer:
         return status
 
 
-def _refusal(request: Request, tip: _Tip | None) -> PursuitError | None:
+def _refusal(request: AppendRequest, tip: _Tip | None) -> PursuitError | None:
     actual = 0 if tip is None else tip.seq
     if request.expected is not ANY and request.expected != actual:
         return refused(request, "conflict", actual)
@@ -220,7 +220,7 @@ def _refusal(request: Request, tip: _Tip | None) -> PursuitError | None:
     return None
 
 
-def refused(request: Request, why: str, actual: int) -> PursuitError:
+def refused(request: AppendRequest, why: str, actual: int) -> PursuitError:
     """The error for an append that does not fit its stream, which is at event `actual`."""
     stream = request.stream
     match why:
@@ -253,13 +253,13 @@ class _Batch:
 
     __slots__ = ("done", "followers", "requests", "young")
 
-    def __init__(self, first: Request) -> None:
+    def __init__(self, first: AppendRequest) -> None:
         self.requests = [first]
         self.followers: list[asyncio.Future[None]] = []
         self.young = True
         self.done = asyncio.Event()
 
-    def join(self, request: Request) -> asyncio.Future[None]:
+    def join(self, request: AppendRequest) -> asyncio.Future[None]:
         """Adds a request; the future is done when it has its outcome."""
         self.requests.append(request)
         follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -305,7 +305,7 @@ class Writer:
         self._unfinished: set[_Batch] = set()
         self._closed = False
 
-    async def append(self, request: Request) -> Head:
+    async def append(self, request: AppendRequest) -> Head:
         """Stores one request together with all that are queued; one that is cancelled before its commit is left out."""
         if self._filling is None or not self._filling.young:
             # A young batch leaves time for a cancellation to arrive: checking for one costs more than the wait.
@@ -386,7 +386,7 @@ class Writer:
         self._stop_filling(batch)
         return True
 
-    def _commit(self, requests: Sequence[Request]) -> None:
+    def _commit(self, requests: Sequence[AppendRequest]) -> None:
         try:
             self._committer.begin()
             staged = self._committer.stage(requests)
@@ -399,7 +399,7 @@ class Writer:
             raise
         self._bells.committed(staged.first, staged.last, staged.stored())
 
-    def _commit_alone(self, request: Request) -> None:
+    def _commit_alone(self, request: AppendRequest) -> None:
         try:
             self._commit([request])
         except sqlite3.Error as error:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import URL, MutableHeaders
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, Router
@@ -24,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pursuit.config.servers import LIMITS
-from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
+from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed, advice
 from pursuit.page.live import CSRF_MARK, Live, Render
 from pursuit.page.markup import environment
 from pursuit.page.sessions import CHALLENGE_HEADER, Session, Sessions
@@ -63,11 +64,11 @@ NAVIGATION: Final = (
 MOST_FIELDS: Final = 100
 _STATIC = Path(__file__).with_name("static")
 
-Handler = Callable[["View"], Awaitable[Response]]
+Handler = Callable[["PageView"], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class PageView:
     """One request of a signed-in operator."""
 
     page: Page
@@ -163,7 +164,7 @@ class Page:
     def route(self) -> Route:
         """The whole page as one route for the HTTP server, which checks Host and Origin before it."""
         router = Router(self._routes, redirect_slashes=False, default=self._missing)
-        return Route(ROOT + "{path:path}", endpoint=_Headers(router))
+        return Route(ROOT + "{path:path}", endpoint=_Headers(ExceptionMiddleware(router)))
 
     def render(
         self, request: Request, template: str, session: Session | None, *, status: int = 200, **context: Any
@@ -209,7 +210,7 @@ class Page:
             form = await self._form(request, session) if request.method == "POST" else {}
             if scope is not None and not session.may(scope):
                 raise Forbidden(f"your token lacks the scope {scope}: you can look, and not change anything here")
-            return await handler(View(page=self, request=request, session=session, form=form))
+            return await handler(PageView(page=self, request=request, session=session, form=form))
         except PursuitError as error:
             return self.error(request, session, error)
         except ClientDisconnect:
@@ -248,10 +249,10 @@ class Page:
                 cookie = self.sessions.begin(given.get("token", "").strip())
             except PursuitError as error:
                 return self.error(request, None, error)
-            shown["fault"] = "This is not a valid operator's token; `pursuit token --operator` makes one."
+            shown["fault"] = f"This is not a valid operator's token; `{advice('pursuit token --operator')}` makes one."
         elif "key" in request.query_params:
             cookie = self.sessions.redeem(request.query_params["key"])
-            shown["fault"] = "This link was used before, or is too old. `pursuit page` opens a new one."
+            shown["fault"] = f"This link was used before, or is too old. `{advice('pursuit page')}` opens a new one."
         if cookie is None:
             response = self.render(request, "sign_in.html", None, status=403 if shown["fault"] else 200, **shown)
             if challenge := request.headers.get(CHALLENGE_HEADER):
@@ -269,7 +270,7 @@ class Page:
         )
         return response
 
-    async def _sign_out(self, view: View) -> Response:
+    async def _sign_out(self, view: PageView) -> Response:
         name = cookie_name(view.request)
         self.sessions.end(view.request.cookies.get(name, ""))
         response = RedirectResponse(f"{ROOT}/sign-in", 303)

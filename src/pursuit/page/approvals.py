@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from starlette.responses import Response
 
 from pursuit.core.events import Permission
-from pursuit.page.app import Page, View
+from pursuit.page.app import Page, PageView
 from pursuit.service.approvals import Approvals
 
 SCOPE: Final = "approvals:answer"
@@ -28,15 +28,16 @@ def add(page: Page) -> None:
     page.get("/approvals/live", inbox_live)
     page.get("/approvals/{approval_id}", detail)
     page.post("/approvals/{approval_id}", answer, scope=SCOPE)
+    page.post("/approvals/{approval_id}/reveal", detail, scope=SCOPE)
 
 
-async def inbox(view: View) -> Response:
+async def inbox(view: PageView) -> Response:
     """The questions that wait, the oldest mission first."""
     notice = DONE.get(view.query.get("done", ""), "")
     return view.render("approvals.html", title="Approvals", notice=notice, **await _inbox(view))
 
 
-async def inbox_live(view: View) -> Response:
+async def inbox_live(view: PageView) -> Response:
     """The same as it changes."""
 
     async def render() -> str:
@@ -45,24 +46,24 @@ async def inbox_live(view: View) -> Response:
     return view.live("approvals", render)
 
 
-async def _inbox(view: View) -> dict[str, Any]:
+async def _inbox(view: PageView) -> dict[str, Any]:
     return {"approvals": await Approvals(view.service).open()}
 
 
-async def detail(view: View) -> Response:
+async def detail(view: PageView) -> Response:
     """One question whole: its arguments, what changed, and the tool's definition. It is recorded that it was seen."""
-    found = await Approvals(view.service).detail(view.path("approval_id"), caller=view.session.caller)
+    approval_id, reveal = view.path("approval_id"), view.request.method == "POST"  # the button that reveals secrets
+    found = await Approvals(view.service).detail(approval_id, reveal=reveal, caller=view.session.caller)
     if "hx-request" in view.request.headers:
-        return view.fragment("_approval.html", one=found, csrf=view.session.csrf)
-    return view.render("approval.html", title=f"May {found['tool']} be called?", one=found)
+        return view.fragment("_approval.html", one=found.asked, found=found, csrf=view.session.csrf)
+    return view.render("approval.html", title=f"May {found.asked.tool} be called?", one=found.asked, found=found)
 
 
-async def answer(view: View) -> Response:
+async def answer(view: PageView) -> Response:
     """A yes of some width, or a no; one that comes too late says so."""
     said = cast("Permission", view.form.get("answer", ""))  # the service checks it
-    reason = view.form.get("reason") or None
-    found = await Approvals(view.service).answer(
-        view.path("approval_id"), said, reason=reason, caller=view.session.caller, channel="page"
+    reason, revealed = view.form.get("reason") or None, "revealed" in view.form
+    answered = await Approvals(view.service).answer(
+        view.path("approval_id"), said, reason=reason, caller=view.session.caller, channel="page", revealed=revealed
     )
-    waits = said != "denied" and found.get("required", 0) > len(found.get("approved_by", ()))
-    return view.redirect("/approvals", done="more" if waits else said)
+    return view.redirect("/approvals", done="more" if answered.needs_more else said)

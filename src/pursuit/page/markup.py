@@ -19,6 +19,8 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from pursuit import __version__
+from pursuit.core.caps import SHOWN
+from pursuit.core.report import iso
 from pursuit.reports.wording import compact, evidence_words, figure, seconds_between, span, text
 
 LARGEST_IMAGE: Final = 2 * 1024 * 1024
@@ -52,10 +54,10 @@ def tone(status: Any) -> str:
 
 
 def when(value: Any) -> Markup:
-    """A moment as a `<time>`; the page's script shows it in the reader's zone."""
+    """A moment, also one in seconds, as a `<time>`; the page's script shows it in the reader's zone."""
     if not value:
         return Markup("&ndash;")
-    shown = text(value)
+    shown = text(iso(value) if isinstance(value, float) else value)
     return Markup('<time datetime="{}">{}</time>').format(shown, shown[:19].replace("T", " ") + " UTC")
 
 
@@ -232,5 +234,6 @@ def environment() -> Environment:
     known = cast("dict[str, Any]", made.globals)  # pyright: ignore[reportUnknownMemberType]
     filters |= {"figure": figure, "span": span, "when": when, "tone": tone, "folded": folded, "content": content}
     filters |= {"diff": diff, "sparkline": sparkline, "evidence": evidence_words, "compact": compact}
-    known |= {"version": __version__, "changes": changes, "seconds_between": seconds_between}
+    known |= {"version": __version__, "changes": changes, "seconds_between": seconds_between, "shown_caps": SHOWN}
+    known |= {"cap_labels": {cap.used: cap.label for cap in SHOWN}}
     return made

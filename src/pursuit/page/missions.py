@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 from starlette.responses import Response
 
-from pursuit.core.mission import CAPS
+from pursuit.core.caps import CAPS, BudgetUse
 from pursuit.core.state import MissionState
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.page.app import Page, View
+from pursuit.page.app import Page, PageView
 from pursuit.reports.plots import line_plot
-from pursuit.reports.wording import best_words, figure, number, sign, span, why
+from pursuit.reports.wording import amount, best_words, figure, number, sign, span, why
 from pursuit.service.queries import SHOWN_STATUSES, MissionFilter, ShownStatus
 
 FILTERS: Final = ("status", "words", "caller", "queue", "since", "until")
@@ -34,13 +34,13 @@ def add(page: Page) -> None:
     page.post("/missions/{mission_id}/extend", extend)
 
 
-async def listing(view: View) -> Response:
+async def listing(view: PageView) -> Response:
     """Missions: what needs a person, then what runs, then what ended."""
     shown = await _listing(view)
     return view.render("missions.html", title="Missions", **shown)
 
 
-async def listing_live(view: View) -> Response:
+async def listing_live(view: PageView) -> Response:
     """The same list as it changes."""
 
     async def render() -> str:
@@ -49,7 +49,7 @@ async def listing_live(view: View) -> Response:
     return view.live(f"missions {view.request.url.query}", render)
 
 
-async def _listing(view: View) -> dict[str, Any]:
+async def _listing(view: PageView) -> dict[str, Any]:
     wanted = _filter(view)
     found = await view.service.overview(wanted, cursor=view.query.get("cursor"))
     chosen = {name: value for name in FILTERS if (value := view.query.get(name))}
@@ -65,7 +65,7 @@ async def _listing(view: View) -> dict[str, Any]:
     }
 
 
-def _filter(view: View) -> MissionFilter:
+def _filter(view: PageView) -> MissionFilter:
     """The filter in the address; raises with every fault."""
     faults: list[Fault] = []
     status = view.query.get("status") or None
@@ -99,24 +99,17 @@ DONE: Final[Mapping[str, str]] = {
     "extended": "The budget is raised.",
 }
 """What a button did, by the word that it puts into the address."""
-CAP_LABELS: Final[Mapping[str, str]] = {
-    "max_iterations": "Iterations",
-    "max_wall_clock_seconds": "Wall clock (s)",
-    "max_tool_calls": "Tool calls",
-    "max_tokens": "Tokens",
-    "max_cost_usd": "Cost (USD)",
-}
 _ENDED = ("completed", "terminated")
 
 
-async def mission(view: View) -> Response:
+async def mission(view: PageView) -> Response:
     """One mission: why it runs or waits, its criteria, its budget, and its buttons."""
     shown = await _mission(view)
     notice = DONE.get(view.query.get("done", ""), "")
     return view.render("mission.html", notice=notice, **shown)
 
 
-async def mission_live(view: View) -> Response:
+async def mission_live(view: PageView) -> Response:
     """The same as it changes."""
     mission_id = view.path("mission_id")
 
@@ -126,12 +119,12 @@ async def mission_live(view: View) -> Response:
     return view.live(f"mission {mission_id}", render, stream=mission_id)
 
 
-async def course(view: View) -> Response:
+async def course(view: PageView) -> Response:
     """The metrics and the budget over the iterations, for plots."""
     return view.json(await view.page.timelines.course(view.path("mission_id")))
 
 
-async def plots(view: View) -> Response:
+async def plots(view: PageView) -> Response:
     """The same plots without script."""
     found = await view.page.timelines.course(view.path("mission_id"))
     # The plots escape their own few words; nothing else in them comes from a tool.
@@ -145,7 +138,7 @@ def _plot(row: Mapping[str, Any]) -> str:
     return line_plot(row["points"], label=row["metric"], target=number(target.get("target")), goal=goal)
 
 
-async def _mission(view: View) -> dict[str, Any]:
+async def _mission(view: PageView) -> dict[str, Any]:
     found = await view.page.timelines.mission(view.path("mission_id"))
     title, _, body = found["directive"].strip().partition("\n")
     status, ended = found["status"], found["status"] in _ENDED
@@ -157,11 +150,15 @@ async def _mission(view: View) -> dict[str, Any]:
         "sentence": _sentence(found),
         "best": best_words(found.get("best_point")),
         "gauges": [_gauge(row) for row in found["gauges"]],
-        "caps": [(name, CAP_LABELS[name], found["budget"][name]) for name in CAPS if found["budget"][name] != -1],
+        "caps": [
+            (name, use.cap.label_with_unit, use.limit)
+            for name, use in BudgetUse.from_json(found["budget"]).caps.items()
+            if use.limit is not None
+        ],
         "can": {
             "pause": status in ("pending", "running", "waiting", "interrupted"),
             "resume": status in ("paused", "failed")
-            or (status == "interrupted" and view.page.runtime.runs is not None),
+            or (("resume" in found or "next" in found) and view.page.runtime.runs is not None),
             "end": not ended,
             "extend": (not ended or by_cap) and "parent" not in found,
         },
@@ -172,8 +169,10 @@ async def _mission(view: View) -> dict[str, Any]:
 def _sentence(found: Mapping[str, Any]) -> str:
     """Why it runs, waits or ended, in one sentence."""
     now, words = found["now"], why(found)
-    if found["status"] == "interrupted":
+    if "resume" in found:
         return "It was started and no live process drives it."
+    if "next" in found:
+        return f"I{words[1:]}."
     if found["status"] == "running":
         if now["model"]:
             return f"It asks {now['model']} what to do next."
@@ -192,29 +191,23 @@ def _sentence(found: Mapping[str, Any]) -> str:
 
 
 def _gauge(row: Mapping[str, Any]) -> dict[str, Any]:
-    show = span if row["name"] == "wall_clock_seconds" else _dollars if row["name"] == "cost_usd" else figure
+    cap = CAPS[f"max_{row['name']}"]
     left = row.get("left_seconds")
     return {
-        "label": {"wall_clock_seconds": "Wall clock", "cost_usd": "Cost"}.get(
-            row["name"], row["name"].replace("_", " ").capitalize()
-        ),
-        "used": "unknown" if row["used"] is None else show(row["used"]),
-        "cap": None if row["cap"] is None else show(row["cap"]),
+        "label": cap.label,
+        "used": "unknown" if row["used"] is None else amount(row["used"], cap.unit),
+        "cap": None if row["cap"] is None else amount(row["cap"], cap.unit),
         "share": row["share"],
         "left": None if left is None else span(left),
         "first": row.get("first", False),
     }
 
 
-def _dollars(value: Any) -> str:
-    return f"${figure(value)}"
-
-
-def _back(view: View, done: str) -> Response:
+def _back(view: PageView, done: str) -> Response:
     return view.redirect(f"/missions/{view.path('mission_id')}", done=done)
 
 
-async def pause(view: View) -> Response:
+async def pause(view: PageView) -> Response:
     """Stops a mission where it is."""
     await view.service.pause(
         view.path("mission_id"), reason=view.form.get("reason") or None, caller=view.session.caller
@@ -222,7 +215,7 @@ async def pause(view: View) -> Response:
     return _back(view, "paused")
 
 
-async def resume(view: View) -> Response:
+async def resume(view: PageView) -> Response:
     """Lets a mission go on; where missions are served, it is driven here."""
     mission_id, caller, runs = view.path("mission_id"), view.session.caller, view.page.runtime.runs
     state = await view.service.state(mission_id)
@@ -237,10 +230,10 @@ async def resume(view: View) -> Response:
 
 def _drives_itself(state: MissionState) -> bool:
     """Whether a mission needs no client that proposes, or lends its model."""
-    return state.mission.proposer.kind not in ("client", "sampling")
+    return not state.mission.proposer.needs_client
 
 
-async def abort(view: View) -> Response:
+async def abort(view: PageView) -> Response:
     """Ends a mission as terminated."""
     await view.service.abort(
         view.path("mission_id"), reason=view.form.get("reason") or None, caller=view.session.caller
@@ -248,14 +241,14 @@ async def abort(view: View) -> Response:
     return _back(view, "aborted")
 
 
-async def complete(view: View) -> Response:
+async def complete(view: PageView) -> Response:
     """Ends a mission as completed, on the operator's word."""
     reason = view.form.get("reason") or None
     await view.service.complete(view.path("mission_id"), reason=reason, caller=view.session.caller)
     return _back(view, "completed")
 
 
-async def extend(view: View) -> Response:
+async def extend(view: PageView) -> Response:
     """Raises caps of the budget."""
     caps: dict[str, float] = {}
     faults: list[Fault] = []

@@ -8,7 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup
 from starlette.responses import Response
 
-from pursuit.page.app import Page, View
+from pursuit.page.app import Page, PageView
 from pursuit.reports.html import AGENT_COLUMNS, COLUMNS, comparison_section
 from pursuit.service.comparison import problem_page, problem_rows
 
@@ -28,17 +28,17 @@ def add(page: Page) -> None:
     page.get("/lessons", _lessons)
 
 
-async def _fleets(view: View) -> Response:
+async def _fleets(view: PageView) -> Response:
     found = [await view.service.fleet(name) for name in await view.service.fleets()]
     return view.render("fleets.html", title="Fleet", fleets=found)
 
 
-async def _fleet(view: View) -> Response:
+async def _fleet(view: PageView) -> Response:
     fleet = await view.service.fleet(view.path("mission_id"))
     return view.render("fleet.html", title="Fleet", fleet=fleet)
 
 
-async def _fleet_live(view: View) -> Response:
+async def _fleet_live(view: PageView) -> Response:
     mission_id = view.path("mission_id")
 
     async def render() -> str:
@@ -47,12 +47,12 @@ async def _fleet_live(view: View) -> Response:
     return view.live(f"fleet {mission_id}", render)
 
 
-async def _problems(view: View) -> Response:
+async def _problems(view: PageView) -> Response:
     rows = await problem_rows(view.service, Path.cwd())
     return view.render("problems.html", title="Problems", problems=rows)
 
 
-async def _problem(view: View) -> Response:
+async def _problem(view: PageView) -> Response:
     found = await problem_page(view.service, Path.cwd(), view.path("problem_id"))
     section = comparison_section(found)
     # The plots escape their own few words, as in a report.
@@ -61,7 +61,7 @@ async def _problem(view: View) -> Response:
     return view.render("problem.html", title=found["title"], problem=found, **shown)
 
 
-async def _audit(view: View) -> Response:
+async def _audit(view: PageView) -> Response:
     mission_id = view.query.get("mission", "").strip()
     words = view.query.get("q", "").strip()
     found = None if not mission_id else await view.service.find(mission_id)
@@ -71,13 +71,13 @@ async def _audit(view: View) -> Response:
     return view.render("audit.html", title="Audit", rows=rows[:AUDIT_ROWS], mission=mission_id, words=words)
 
 
-async def _verify(view: View) -> Response:
+async def _verify(view: PageView) -> Response:
     expect = view.query.get("expect", "").strip() or None
     result = await view.service.verify(expect=expect)
     return view.render("verify.html", title="Verify", result=result, expect=expect)
 
 
-async def _lessons(view: View) -> Response:
+async def _lessons(view: PageView) -> Response:
     words = view.query.get("q", "").strip()
     found: list[dict[str, Any]] = (await view.service.lessons(words, limit=20))["missions"] if words else []
     return view.render("lessons.html", title="Lessons", words=words, missions=found)

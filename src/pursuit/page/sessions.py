@@ -22,7 +22,7 @@ import msgspec
 
 from pursuit.config.files import SESSIONS_FILE
 from pursuit.server.bind import PAGE_PATH
-from pursuit.server.tokens import Holder, PrivateFile, Tokens, fingerprint
+from pursuit.server.tokens import PrivateFile, TokenHolder, Tokens, fingerprint
 from pursuit.service.audit import Caller, local_subject, user_name
 
 CLIENT: Final = "page"
@@ -64,7 +64,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 class Session:
     """A signed-in operator; `csrf` is what each form must send back."""
 
-    holder: Holder
+    holder: TokenHolder
     local: bool
     csrf: str
 

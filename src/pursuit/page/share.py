@@ -13,7 +13,7 @@ from anyio import to_thread
 from markupsafe import Markup
 from starlette.responses import Response
 
-from pursuit.page.app import Page, View
+from pursuit.page.app import Page, PageView
 from pursuit.page.markup import environment
 from pursuit.reports.html import MAX_PLOTS, metric_plot
 from pursuit.reports.view import read
@@ -28,7 +28,7 @@ def add(page: Page) -> None:
     page.get("/missions/{mission_id}/share", _download)
 
 
-async def _download(view: View) -> Response:
+async def _download(view: PageView) -> Response:
     found = await everything(view.service, view.path("mission_id"))
     name = f"{found['report']['session_id']}.html"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
@@ -54,6 +54,6 @@ def render_share(found: Mapping[str, Any]) -> str:
 def lay_out(calls: Sequence[dict[str, Any]]) -> None:
     """Gives each call its `left` and `width` in percent of the time of all calls, as on the page."""
     timed = sorted((call for call in calls if "at" in call), key=lambda call: call["at"])
-    rows = [{"started": call["at"], "ended": call["at"] + (call.get("seconds") or 0.0)} for call in timed]
-    for call, row in zip(timed, placed(rows, 0.0), strict=True):
-        call["left"], call["width"] = 100 * row["left"], 100 * row["width"]
+    spans = [(call["at"], call["at"] + (call.get("seconds") or 0.0)) for call in timed]
+    for call, place in zip(timed, placed(spans), strict=True):
+        call["left"], call["width"] = 100 * place.left, 100 * place.width

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from pursuit.core.tasks import TASK_STATUSES, TaskStatus
 from pursuit.errors import InvalidArgument
-from pursuit.page.app import Page, View
+from pursuit.page.app import Page, PageView
 from pursuit.page.markup import environment
 from pursuit.reports.wording import text
 
@@ -34,18 +34,18 @@ def add(page: Page) -> None:
     page.post("/tasks/{task_id}/cancel", _cancel, scope="tasks:*")
 
 
-async def _list(view: View) -> Response:
+async def _list(view: PageView) -> Response:
     return view.render("tasks.html", title="Tasks", statuses=TASK_STATUSES, **await _tasks(view))
 
 
-async def _list_live(view: View) -> Response:
+async def _list_live(view: PageView) -> Response:
     async def render() -> str:
         return view.text("_tasks.html", **await _tasks(view))
 
     return view.live(f"tasks {view.request.url.query}", render)
 
 
-async def _tasks(view: View) -> dict[str, Any]:
+async def _tasks(view: PageView) -> dict[str, Any]:
     asked = view.query.get("status") or None
     status: TaskStatus | None = next((one for one in TASK_STATUSES if one == asked), None)
     if asked is not None and status is None:
@@ -62,12 +62,12 @@ async def _tasks(view: View) -> dict[str, Any]:
     return {"tasks": rows, "next_cursor": cursor, "wanted": status or "", "calls": calls}
 
 
-async def _task(view: View) -> Response:
+async def _task(view: PageView) -> Response:
     shown = await _shown(view)
     return view.render("task.html", title=shown["task"]["title"][:80], **shown)
 
 
-async def _task_live(view: View) -> Response:
+async def _task_live(view: PageView) -> Response:
     async def render() -> str:
         return view.text("_task.html", **await _shown(view))
 
@@ -75,14 +75,14 @@ async def _task_live(view: View) -> Response:
     return view.live(f"task {task_id}", render, stream=task_id, every=TAIL_SECONDS)
 
 
-async def _shown(view: View) -> dict[str, Any]:
+async def _shown(view: PageView) -> dict[str, Any]:
     tasks, task_id = view.page.runtime.tasks, view.path("task_id")
     task = await tasks.show(task_id)
     lines = await tasks.tail(task_id, LINES) if task["kind"] == "process" else []
     return {"task": task, "lines": lines}
 
 
-async def _cancel(view: View) -> Response:
+async def _cancel(view: PageView) -> Response:
     task_id = view.path("task_id")
     reason = view.form.get("reason", "").strip() or None
     await view.page.runtime.tasks.cancel(task_id, caller=view.session.caller, reason=reason)

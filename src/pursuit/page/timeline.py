@@ -7,8 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.page.app import Page, View
-from pursuit.reports.wording import span
+from pursuit.page.app import Page, PageView
 from pursuit.service.timeline import placed
 
 _LARGEST = 10**12
@@ -22,12 +21,12 @@ def add(page: Page) -> None:
     page.get("/missions/{mission_id}/turns/{iteration}", turn)
 
 
-async def timeline(view: View) -> Response:
+async def timeline(view: PageView) -> Response:
     """A part of the timeline: the newest rows, those before an event, or those of some iterations."""
     return view.render("timeline.html", title="Timeline", **await _timeline(view))
 
 
-async def timeline_live(view: View) -> Response:
+async def timeline_live(view: PageView) -> Response:
     """The same part as it grows."""
     mission_id = view.path("mission_id")
 
@@ -37,7 +36,7 @@ async def timeline_live(view: View) -> Response:
     return view.live(f"timeline {mission_id} {view.request.url.query}", render, stream=mission_id)
 
 
-async def _timeline(view: View) -> dict[str, Any]:
+async def _timeline(view: PageView) -> dict[str, Any]:
     first, last, after, before = _numbers(view, "first", "last", "after", "before")
     found = await view.page.timelines.part(
         view.path("mission_id"),
@@ -46,14 +45,14 @@ async def _timeline(view: View) -> dict[str, Any]:
         after=after,
         before=before,
     )
-    rows = placed(found["rows"], view.service.clock.now())
-    for row in rows:
-        row["took"] = span(row["seconds"]) if row["seconds"] is not None else ""
-        row["idle"] = span(row["idle"]) if "idle" in row else ""
-    return {"found": found, "rows": rows, "query": view.request.url.query, "first": first, "last": last}
+    now = view.service.clock.now()
+    spans = [(row.started, row.ended or (now if row.outcome is None else row.started)) for row in found.rows]
+    places = {row.seq: place for row, place in zip(found.rows, placed(spans), strict=True)}
+    shown = {"found": found, "rows": found.rows, "places": places}
+    return {**shown, "query": view.request.url.query, "first": first, "last": last}
 
 
-def _numbers(view: View, *names: str) -> list[int | None]:
+def _numbers(view: PageView, *names: str) -> list[int | None]:
     """Parameters of the address that count from 1; raises with every fault."""
     faults: list[Fault] = []
     values: list[int | None] = []
@@ -68,14 +67,14 @@ def _numbers(view: View, *names: str) -> list[int | None]:
     return values
 
 
-async def call(view: View) -> Response:
+async def call(view: PageView) -> Response:
     """One call whole."""
     (number,) = _numbers(view, "iteration")
     found = await view.page.timelines.call(view.path("mission_id"), view.path("call_id"), (number or 1) - 1)
     return _drawer(view, "_call.html", f"{found['tool']}, iteration {number or 1}", call=found)
 
 
-async def turn(view: View) -> Response:
+async def turn(view: PageView) -> Response:
     """What a model was asked in one iteration, as it was sent."""
     number = view.path("iteration")
     if not (number.isascii() and number.isdecimal() and 0 < int(number[:13]) <= _LARGEST):
@@ -84,7 +83,7 @@ async def turn(view: View) -> Response:
     return _drawer(view, "_turn.html", f"The model's turn in iteration {number}", turn=found, number=number)
 
 
-def _drawer(view: View, template: str, title: str, **shown: Any) -> Response:
+def _drawer(view: PageView, template: str, title: str, **shown: Any) -> Response:
     """A part for the drawer, or without script a page of its own."""
     if "hx-request" in view.request.headers:
         return view.fragment(template, title=title, **shown)

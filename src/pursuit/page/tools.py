@@ -7,7 +7,7 @@ from itertools import groupby
 
 from starlette.responses import Response
 
-from pursuit.page.app import Page, View
+from pursuit.page.app import Page, PageView
 from pursuit.service.toolbox import TRAITS
 
 
@@ -17,14 +17,14 @@ def add(page: Page) -> None:
     page.post("/tools/{server}/pin", _pin, scope="tools:call")
 
 
-async def _tools(view: View) -> Response:
+async def _tools(view: PageView) -> Response:
     found = await view.page.runtime.toolbox.overview()
     rows = sorted(found["tools"], key=lambda row: row["name"])
     offered = {server: list(tools) for server, tools in groupby(rows, key=lambda row: row["server"])}
     return view.render("tools.html", title="Tools", found=found, offered=offered, traits=TRAITS)
 
 
-async def _pin(view: View) -> Response:
+async def _pin(view: PageView) -> Response:
     """Accepts the definitions that a server has now; the audit names the operator."""
     toolbox = replace(view.page.runtime.toolbox, caller=view.session.caller)
     await toolbox.pin(view.path("server"))

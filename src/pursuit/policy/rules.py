@@ -8,20 +8,23 @@ system where a path leads.
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from ipaddress import IPv4Address, ip_address
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from pursuit.core.base_model import nearest
 from pursuit.core.pins import Changes
-from pursuit.core.tools import SPAWN_TOOL, TURN_TOOL, Tool
-from pursuit.errors import Fault, ValidationFailed
+from pursuit.core.tools import Tool
+from pursuit.errors import Fault, ValidationFailed, advice
 
 Decision = Literal["allow", "ask", "deny"]
 Mode = Literal["auto", "ask", "never"]
@@ -32,6 +35,13 @@ MODES: tuple[Mode, ...] = ("auto", "ask", "never")
 
 ANY = "*"
 MOST_FORMS = 16
+MOST_PATH = 4_096
+MOST_TEXT = 65_536
+"""Characters that the path of a rule may select in one call: reading them takes time, and other clients wait."""
+MOST_VALUES = 2_048
+"""Values that the path of a rule may select in one call: each rule looks at each of them."""
+MOST_ORIGIN = 300
+"""Scheme, host and port of an address: a host name has at most 253 characters."""
 _SLASHES = re.compile("/+")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 _ORIGIN = re.compile(r"[^/?#:]+://[^/?#]*")
@@ -56,25 +66,60 @@ def stricter(one: Ruling, other: Ruling) -> Ruling:
     return max(one, other, key=lambda ruling: (SEVERITY[ruling.decision], ruling.require))
 
 
-class _Unreadable(Exception):
-    """Escaped more often than any honest value."""
+class Undecided(Exception):
+    """A rule that allows does not count for this call, and one that asks or denies does; the text says why."""
+
+
+class CallArguments:
+    """The arguments of one call of a server in the folder `cwd`. What a path selects is read once, for all rules.
+
+    `protected` are the beginnings of paths that no rule with `under` allows; a whole path ends with a slash.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any], cwd: str | None = None, protected: Sequence[str] = ()) -> None:
+        self.at = cache(partial(values_at, arguments))
+        self.readings = cache(self._readings)
+        self.place = cache(partial(_place, cwd))
+        self.host = cache(plain_host)
+        self._protected = [path.casefold() for path in protected]  # on some file systems PURSUIT.TOML is the same file
+
+    def protects(self, place: str) -> bool:
+        """Whether a path leads to what is protected, or to a folder that contains it: a tool may move that folder."""
+        plain = f"{place.casefold().rstrip('/')}/"
+        return any(plain.startswith(one) or one.startswith(plain) for one in self._protected)
+
+    def _readings(self, path: str) -> set[str] | None:
+        """Each text that a server may take one of the values at a path for; None if they are too many."""
+        found: set[str] = set()
+        for value in self.at(path) or ():
+            forms = _readings(_text(value))
+            if forms is None or len(found) > 2 * MOST_VALUES:
+                return None
+            found.update(forms)
+        return found if sum(map(len, found)) <= 4 * MOST_TEXT else None
+
+
+def _place(cwd: str | None, path: str) -> str | None:
+    """Where a path leads: symbolic links are followed, `..` is resolved. None if that cannot be said."""
+    return os.path.realpath(Path(cwd or "/", path)) if cwd is not None or path.startswith("/") else None
 
 
 @dataclass(frozen=True, slots=True)
 class Under:
-    """A path, or a `file:` address, that leads into a folder: symbolic links are followed, `..` is resolved."""
+    """A path, or a `file:` address, that leads into a folder."""
 
     folder: str
 
-    def holds(self, value: Any, cwd: str | None) -> bool | None:
-        """Whether it does, for a process in `cwd`; None if the value cannot be read as one path."""
+    def holds(self, value: Any, given: CallArguments, *, allows: bool) -> bool | None:
+        """Whether it does; None if the value cannot be read as one path."""
         path = _as_path(value)
-        if path is None or (cwd is None and not Path(path).is_absolute()):
+        place, folder = None if path is None else given.place(path), given.place(self.folder)
+        if place is None or folder is None:
             return None
-        try:
-            return Path(cwd or "/", path).resolve().is_relative_to(Path(self.folder).resolve())
-        except (OSError, ValueError, RuntimeError):  # a ring of links is one of the last two
-            return None
+        inside = place == folder or place.startswith(f"{folder.rstrip('/')}/")
+        if inside and allows and given.protects(place):
+            raise Undecided(f"no rule with under allows what leads to Pursuit's own files: {place}")
+        return inside
 
     def __str__(self) -> str:
         return f"under {self.folder}"
@@ -85,7 +130,9 @@ def _as_path(value: Any) -> str | None:
 
     Servers trim spaces and quotes: `link"` would be a new file here, and a symbolic link there.
     """
-    if not isinstance(value, str) or not value or value.startswith("~") or _CONTROLS.search(value):
+    if not isinstance(value, str) or not 0 < len(value) <= MOST_PATH:
+        return None
+    if value.startswith("~") or _CONTROLS.search(value):
         return None
     if value.strip().strip("\"'") != value:
         return None
@@ -110,9 +157,9 @@ class Hosts:
 
     names: tuple[str, ...]
 
-    def holds(self, value: Any, cwd: str | None) -> bool | None:
+    def holds(self, value: Any, given: CallArguments, *, allows: bool) -> bool | None:
         """Whether it is; None if the value is no plain address."""
-        host = plain_host(value) if isinstance(value, str) else None
+        host = given.host(value) if isinstance(value, str) else None
         if host is None:
             return None
         return any(host.endswith(name) if name.startswith(".") else host == name for name in self.names)
@@ -122,17 +169,19 @@ class Hosts:
 
 
 def plain_host(address: str) -> str | None:
-    """The host of an address in its one plain form, or None."""
+    """The host of an address in its one plain form, or None; a long one is not read."""
     if _CONTROLS.search(address) or "\\" in address or " " in address:
         return None
+    origin = _ORIGIN.match(address)
+    if origin is None or len(origin.group()) > MOST_ORIGIN:
+        return None
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(origin.group())
         if not parts.scheme or "@" in parts.netloc or (parts.port is None and parts.netloc.endswith(":")):
             return None
-        host = plain_name(parts.hostname or "")
+        return plain_name(parts.hostname or "")
     except ValueError:
         return None
-    return host
 
 
 def plain_name(host: str) -> str | None:
@@ -182,22 +231,46 @@ class Rule:
         named = self.server == tool.server or self.tool.startswith(f"{tool.server}.")
         if self.decision == "allow" and not tool.operators and not named:
             return False
+        # A server can give its tool the qualified name of another server's tool.
+        bare = "." not in self.tool or self.decision != "allow"
         return (self.server == ANY or fnmatchcase(tool.server, self.server)) and (
-            self.tool == ANY or fnmatchcase(tool.name, self.tool) or fnmatchcase(tool.qualified, self.tool)
+            fnmatchcase(tool.qualified, self.tool) or (bare and fnmatchcase(tool.name, self.tool))
         )
 
-    def matches(self, tool: Tool, arguments: Mapping[str, Any], cwd: str | None = None) -> bool:
-        """Whether it concerns this call, of a server in the folder `cwd`: each pattern matches its argument."""
+    def matches(self, tool: Tool, given: CallArguments) -> bool:
+        """Whether it concerns this call: each pattern matches its argument. Raises `Undecided`."""
         if not self.means(tool):
             return False
+        doubt = ""
+        for path, pattern in self.arguments.items():
+            try:
+                if not self._fits(path, pattern, given):
+                    return False
+            except (Undecided, RecursionError) as why:
+                doubt = str(why)
+        if doubt:
+            raise Undecided(doubt)
+        return True
+
+    def _fits(self, path: str, pattern: Pattern, given: CallArguments) -> bool:
+        values = given.at(path)
+        if values is None:
+            raise Undecided(f"the argument {path} has more than {MOST_TEXT:,} characters or {MOST_VALUES:,} values")
         allows = self.decision == "allow"
-        try:
-            return all(
-                _fits(values_at(arguments, path.split(".")), pattern, cwd, every=allows)
-                for path, pattern in self.arguments.items()
-            )
-        except (RecursionError, _Unreadable):  # an unreadable argument never matches a rule that allows
-            return not allows
+        if not isinstance(pattern, str):
+            held = [pattern.holds(value, given, allows=allows) for value in values]
+            return bool(held) and all(one is True for one in held) if allows else any(one is not False for one in held)
+        patterns = {pattern, _folded(pattern)}
+        readings = given.readings(path)
+        if readings is None:
+            raise Undecided(f"the argument {path} is escaped too often")
+        fitting = (any(fnmatchcase(one, glob) for glob in patterns) for one in readings)
+        return bool(values) and all(fitting) if allows else any(fitting)
+
+    def looks_at(self, text: str) -> bool:
+        """Whether one of its patterns, or for a rule that allows one of its globs, matches this text."""
+        globs = {path: one for path, one in self.arguments.items() if isinstance(one, str) or self.decision != "allow"}
+        return any(self._fits(path, pattern, CallArguments({path: text})) for path, pattern in globs.items())
 
     def __str__(self) -> str:
         when = ", ".join(f"{path} = {pattern}" for path, pattern in self.arguments.items())
@@ -206,51 +279,50 @@ class Rule:
         return f"{said}: {self.reason}" if self.reason else said
 
 
-def _fits(values: Sequence[Any], pattern: Pattern, cwd: str | None, *, every: bool) -> bool:
-    if not isinstance(pattern, str):
-        held = [pattern.holds(value, cwd) for value in values]
-        return bool(held) and all(one is True for one in held) if every else any(one is not False for one in held)
-    patterns = {pattern, _folded(pattern)}
-    readings = (reading for value in values for reading in _readings(value))
-    fitting = (any(fnmatchcase(reading, one) for one in patterns) for reading in readings)
-    return bool(values) and all(fitting) if every else any(fitting)
+def values_at(arguments: Mapping[str, Any], path: str) -> list[Any] | None:
+    """The values at a dotted path: `*` is any key, a list stands for its elements, a key may itself hold dots.
 
-
-def values_at(value: Any, path: Sequence[str]) -> list[Any]:
-    """The values at a dotted path: `*` is any key, a list stands for its elements, a key may itself hold dots."""
-    if isinstance(value, list | tuple):
-        return [found for item in cast("Sequence[Any]", value) for found in values_at(item, path)]
-    if not path:
-        return [value]
-    if not isinstance(value, Mapping):
-        return []
-    table = cast("Mapping[str, Any]", value)
-    if path[0] == ANY:
-        return [found for item in table.values() for found in values_at(item, path[1:])]
+    None if they are more than `MOST_VALUES`, or more than `MOST_TEXT` characters together.
+    """
     found: list[Any] = []
-    for length in range(1, len(path) + 1):
-        key = ".".join(path[:length])
-        if key in table:
-            found += values_at(table[key], path[length:])
-    return found
+    left: list[tuple[Any, Sequence[str]]] = [(arguments, path.split("."))]
+    seen = 0
+    while left:
+        seen += 1
+        value, rest = left.pop()
+        inside: Iterable[tuple[Any, Sequence[str]]] = ()
+        if isinstance(value, list | tuple):
+            inside = ((item, rest) for item in cast("Sequence[Any]", value))
+        elif not rest:
+            found.append(value)
+        elif isinstance(value, Mapping):
+            table = cast("Mapping[str, Any]", value)
+            heads = [(".".join(rest[:length]), rest[length:]) for length in range(1, len(rest) + 1)]
+            inside = ((table[key], tail) for key, tail in heads if key in table)
+            if rest[0] == ANY:
+                inside = ((item, rest[1:]) for item in table.values())
+        left += islice(inside, MOST_TEXT)
+        if seen + len(left) > MOST_TEXT or len(found) > MOST_VALUES:
+            return None
+    return found if sum(len(_text(one)) for one in found) <= MOST_TEXT else None
 
 
-def _readings(value: Any) -> Iterator[str]:
-    """The text of a value; for what may be a path or an address also where it really leads."""
-    if not isinstance(value, str):
-        yield json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
-        return
-    for form in _forms(value):
-        yield form
-        if "/" in form:
-            yield from _normalized(form)
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 
-def _forms(text: str) -> Iterator[str]:
-    """The text itself, then each form that a server may get by undoing escapes, in any order and number."""
+def _readings(text: str) -> list[str] | None:
+    """A text; for what may be a path or an address also where it really leads. None if it is escaped too often."""
+    forms = _forms(text)
+    return forms and [*forms, *(place for form in forms if "/" in form for place in _normalized(form))]
+
+
+def _forms(text: str) -> list[str] | None:
+    """The text itself, then each form that a server may get by undoing escapes, in any order; None for too many."""
     forms = [text]
     for form in forms:
-        yield form
         plainer = [unquote(form)] if "%" in form else []
         if "\\" in form:
             plainer.append(form.replace("\\", "/"))
@@ -259,7 +331,8 @@ def _forms(text: str) -> Iterator[str]:
         plainer.append(_folded(form))
         forms += dict.fromkeys(one for one in plainer if one not in forms)
         if len(forms) > MOST_FORMS:
-            raise _Unreadable
+            return None
+    return forms
 
 
 def _folded(text: str) -> str:
@@ -388,37 +461,41 @@ class OperatorPolicy:
     """A further layer for the caller with the token of this name."""
     folders: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where a server, or a command by its qualified name, runs: relative paths start there."""
+    protected: tuple[str, ...] = ()
+    """The beginnings of paths that no rule with `under` allows: Pursuit's own files. A whole path ends with a slash."""
 
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """The strictest matching rule, before the mode; without one: allow what is read-only, ask for the rest."""
         if tool.changes is not None and tool.changes.denies:
-            return Ruling(decision="deny", reason=f"{tool.changes.reason}; `pursuit tools pin` accepts it")
-        return self.ruled(tool, arguments) or self._without_rule(tool)
-
-    def matches(self, rule: Rule, tool: Tool, arguments: Mapping[str, Any]) -> bool:
-        """Whether a rule concerns this call."""
-        cwd = self.folders.get(tool.qualified) or self.folders.get(tool.server)
-        return rule.matches(tool, arguments, cwd)
+            return Ruling(decision="deny", reason=f"{tool.changes.reason}; `{advice('pursuit tools pin')}` accepts it")
+        return self.ruled(tool, arguments) or self.without_rule(tool)
 
     def ruled(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling | None:
         """The strictest matching rule, before the mode. For a changed tool, one that allows it asks to accept it."""
+        given = CallArguments(
+            arguments, self.folders.get(tool.qualified) or self.folders.get(tool.server), self.protected
+        )
         found: Ruling | None = None
         for place, rule in enumerate(self.rules, start=1):
-            if self.matches(rule, tool, arguments):
-                reason = rule.reason or f"rule {place} of the policy: {rule}"
-                ruling = Ruling(decision=rule.decision, reason=reason, require=rule.require)
-                found = ruling if found is None else stricter(found, ruling)
+            decision, doubt = rule.decision, ""
+            try:
+                if not rule.matches(tool, given):
+                    continue
+            except Undecided as why:
+                if decision == "allow" and tool.traits.read_only:  # allowed without a rule, too
+                    continue
+                decision, doubt = "ask" if decision == "allow" else decision, f" ({why})"
+            reason = f"{rule.reason or f'rule {place} of the policy: {rule}'}{doubt}"
+            ruling = Ruling(decision=decision, reason=reason, require=rule.require)
+            found = ruling if found is None else stricter(found, ruling)
         if found is not None and found.decision == "allow" and tool.changes is not None:
             return Ruling(decision="ask", reason=tool.changes.reason, changes=tool.changes)
         return found
 
-    def _without_rule(self, tool: Tool) -> Ruling:
-        if tool is SPAWN_TOOL:
-            return Ruling(
-                decision="allow", reason="the mission has a fleet; each call of its children is decided on its own"
-            )
-        if tool is TURN_TOOL:
-            return Ruling(decision="allow", reason="the operator wrote the agent's command; what it asks is decided")
+    def without_rule(self, tool: Tool) -> Ruling:
+        """What holds for a call that no rule concerns, before the mode."""
+        if tool.allowed_because is not None:
+            return Ruling(decision="allow", reason=tool.allowed_because)
         if tool.server in self.own:
             return Ruling(decision="allow", reason="handed in by the program itself")
         changed = "" if tool.changes is None else f"; {tool.changes.reason}"
@@ -455,8 +532,12 @@ class Layers:
 
 def decide(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
     """Whether this tool may be called with these arguments, and why."""
+    return _tightened(layers, tool, layers.operator.decide(tool, arguments))
+
+
+def _tightened(layers: Layers, tool: Tool, ruling: Ruling) -> Ruling:
+    """The operator's ruling in the mode that holds, and after the further layers."""
     mode = layers.mode
-    ruling = layers.operator.decide(tool, arguments)
     if mode == "auto" and ruling.decision == "ask":
         ruling = Ruling(decision="allow", reason=f"mode auto; else asked: {ruling.reason}")
     for layer in layers.tighter:
@@ -476,30 +557,21 @@ def decide_own(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruli
 
     In mode `never` it needs a rule that allows it. A mission's list of tools is not about it; `deny` and `ask` are.
     """
-    mode = layers.mode
     ruling = layers.operator.ruled(tool, arguments)
-    if ruling is None and mode == "never":
+    if ruling is None and layers.mode == "never":
         return Ruling(decision="deny", reason=f"mode never, and no rule allows {tool.qualified}")
-    ruling = ruling or Ruling(decision="allow", reason="the operator wrote it")
-    if mode == "auto" and ruling.decision == "ask":
-        ruling = Ruling(decision="allow", reason=f"mode auto; else asked: {ruling.reason}")
-    for layer in without_lists(layers).tighter:
-        ruling = stricter(ruling, layer.decide(tool))
-    if mode == "never" and ruling.decision == "ask":
-        return Ruling(decision="deny", reason=f"mode never, no one is asked: {ruling.reason}")
-    return ruling
+    return _tightened(without_lists(layers), tool, ruling or Ruling(decision="allow", reason="the operator wrote it"))
 
 
 def decide_request(layers: Layers, tool: Tool, params: Mapping[str, Any]) -> Ruling:
-    """Whether a request that is no call may be sent: `tool` stands for its method.
+    """Whether a request that is no call may be sent, whose method `tool` stands for, or a command that is offered.
 
-    No one is asked about it. So one that is neither a read nor named by a rule or by a layer is denied in mode `never`
-    alone.
+    No one is asked about it. So one that is neither a read nor named by a rule or by a layer is denied only in mode
+    `never`.
     """
-    ruling = decide(layers, tool, params)
-    named = layers.operator.ruled(tool, params) is not None or any(
-        layer.decide(tool).decision != "allow" for layer in layers.tighter
-    )
+    ruled = layers.operator.ruled(tool, params)
+    ruling = _tightened(layers, tool, ruled or layers.operator.without_rule(tool))
+    named = ruled is not None or any(layer.decide(tool).decision != "allow" for layer in layers.tighter)
     if ruling.decision == "ask" and not named:
         return Ruling(decision="allow", reason=ruling.reason)
     return ruling

@@ -13,6 +13,7 @@ from typing import Any
 from pursuit.core.audit import masked, redacted
 from pursuit.core.pins import Changes
 from pursuit.core.tools import Tool, ToolOverride, Traits
+from pursuit.errors import advice
 
 OPERATOR = "your configuration"
 TRUSTED = "the server's own annotation, which you trust"
@@ -197,8 +198,17 @@ def changes_description(changes: Changes) -> str:
     """The question whether the changed tools of a server are accepted; a long difference is cut, and says so."""
     text = changes.text
     if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}…\n  (cut here: `pursuit tools diff` shows all of it)"
+        text = f"{text[:LONGEST]}…\n  (cut here: `{advice('pursuit tools diff')}` shows all of it)"
     return f"accept the changed tools of server {printable(changes.server)}?\n{text}\nasked because {changes.reason}"
+
+
+def question_texts(tool: Tool, arguments: Mapping[str, Any], why: str, changes: Changes | None) -> tuple[str, str]:
+    """The question about a call, or about the changes of its server; and the text with the arguments whole."""
+    if changes is not None:
+        text = changes_description(changes)
+        return text, text
+    text = tool_approval_description(tool, arguments, why)
+    return text, whole_question(text, arguments)
 
 
 def printable(text: str) -> str:

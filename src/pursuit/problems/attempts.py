@@ -49,6 +49,7 @@ from pursuit.errors import (
     InvalidArgument,
     LedgerUnavailable,
     ValidationFailed,
+    advice,
 )
 from pursuit.ledger.contract import Draft, Ledger, StoredEvent, every_stream
 from pursuit.problems.brief import SUBMIT
@@ -110,7 +111,7 @@ def decoded(attempt_id: str, stored: StoredEvent) -> AnyAttemptEvent:
 
 def damaged(attempt_id: str, why: str) -> LedgerUnavailable:
     """The error that says which attempt cannot be read, and why."""
-    said = f"{attempt_id} is damaged: {why}; `pursuit verify` says what of the ledger is sound"
+    said = f"{attempt_id} is damaged: {why}; `{advice('pursuit verify')}` says what of the ledger is sound"
     return LedgerUnavailable(said, attempt_id=attempt_id)
 
 
@@ -170,6 +171,7 @@ async def attempt_of(ledger: Ledger, clock: Clock, problem: Manifest, subject: s
 
 GONE = "the process that submitted it has ended"
 UNANSWERED = "the server asked a question about it that was not answered"
+NOT_SCORED = f"`{advice('pursuit problem compare {}', 'PROBLEM')} --json` says why"
 
 
 class Attempt:

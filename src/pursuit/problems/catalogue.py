@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pursuit.config.trust import Workspace, started, started_server
+from pursuit.config.trust import TrustedFolder, started, started_server
 from pursuit.core.base_model import nearest
-from pursuit.errors import Fault, ProblemNotFound, ValidationFailed
+from pursuit.errors import Fault, ProblemNotFound, ValidationFailed, advice
 from pursuit.problems.files import not_a_file
 from pursuit.problems.manifest import KINDS, MANIFEST, Manifest
 from pursuit.problems.manifest_reading import read_manifest
@@ -29,7 +29,7 @@ class Found:
     faults: tuple[Fault, ...]
 
 
-def workspaces_of(problem: Manifest) -> tuple[Workspace, ...]:
+def workspaces_of(problem: Manifest) -> tuple[TrustedFolder, ...]:
     """What a problem starts, its server and its judge, for trust; a shipped one is trusted."""
     if problem.path.resolve().is_relative_to(SHIPPED.resolve()):
         return ()
@@ -37,7 +37,7 @@ def workspaces_of(problem: Manifest) -> tuple[Workspace, ...]:
     judge = (problem.scorer.function,) if problem.scorer.function is not None else problem.scorer.command
     if judge:
         rows.append(started("judge", problem.problem_id, judge, isolation=problem.scorer.isolation))
-    return (Workspace(path=problem.path, starts=dict(rows)),)
+    return (TrustedFolder(path=problem.path, starts=dict(rows)),)
 
 
 def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Path]:
@@ -91,14 +91,14 @@ def _once(directories: Iterable[Path], unread: list[Fault]) -> list[Path]:
     return list(seen)
 
 
-class Catalogue:
+class ProblemCatalogue:
     """Problems to list, get and search."""
 
     def __init__(self, problems: Iterable[Manifest]) -> None:
         self._problems = {one.problem_id: one for one in sorted(problems, key=lambda one: one.problem_id)}
 
     @classmethod
-    def load(cls, *directories: Path | str, shipped: bool = True) -> Catalogue:
+    def load(cls, *directories: Path | str, shipped: bool = True) -> ProblemCatalogue:
         """The problems of these directories and what is shipped; raises `ValidationFailed` with every fault."""
         found = discover([Path(one) for one in directories], shipped=shipped)
         if found.faults:
@@ -115,7 +115,7 @@ class Catalogue:
         """The problem of this id; raises `ProblemNotFound`."""
         found = self._problems.get(problem_id)
         if found is None:
-            hint = nearest(problem_id, self._problems) or "; see `pursuit problem list`"
+            hint = nearest(problem_id, self._problems) or f"; see `{advice('pursuit problem list')}`"
             raise ProblemNotFound(f"there is no problem {problem_id[:100]!r}{hint}", problem_id=problem_id[:100])
         return found
 

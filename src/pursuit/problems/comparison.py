@@ -41,6 +41,7 @@ class Replayed:
             "problem_id": self.attempt.opened.problem_id,
             "score": list(msgspec.to_builtins(self.rows)),
             "solved": self.solved,
+            "isolated": None if self.judged is None else self.judged.isolated,
             "same": self.same,
             "notes": list(self.notes),
         }
@@ -112,10 +113,12 @@ def attempt_row(
     mission_over: bool = False,
     now: float | None = None,
 ) -> dict[str, Any]:
-    """One attempt as JSON; `spent` is what its mission used (tokens, cost), `version` the digest of today's judge.
+    """One attempt as JSON; `spent` is what its mission used, `version` the digest of today's judge.
 
-    `seconds` has all the thinking in it, `seconds_from_first_call` is what `wall_seconds` bounds.
+    `seconds` has all the thinking in it, `seconds_from_first_call` is what `wall_seconds` bounds. A repository without
+    a server has nothing to call.
     """
+    has_calls = problem.repository is None or problem.server is not None
     rows = () if state.scored is None else state.scored.rows
     first = next((row for row in rows if row.metric == problem.primary.name), None)
     opened, taken = state.opened, state.taken
@@ -134,15 +137,19 @@ def attempt_row(
         "unit": problem.primary.unit,
         "feasible": None if first is None else first.feasible,
         "solved": False if state.scored is None else state.scored.solved,
+        "isolated": None if state.scored is None else state.scored.isolated,
         "error": None if state.scored is None else state.scored.error,
         "fate_unknown": taken is not None and bool(taken.unknown),
         "other_version": opened.manifest != problem.digest or (bool(version) and is_other_version(state, version)),
-        "calls": state.calls,
-        "evaluations": state.evaluations,
+        "turns": None if spent is None else spent.get("iterations"),
+        "calls": state.calls if has_calls else None,
+        "evaluations": state.evaluations if has_calls else None,
         "failed_calls": state.failed_calls,
         "spent_budgets": spent_budgets(state, now),
         "seconds": None if taken is None else max(0.0, taken.at - opened.at),
-        "seconds_from_first_call": None if taken is None else max(0.0, taken.at - (state.began or opened.at)),
+        "seconds_from_first_call": (
+            max(0.0, taken.at - (state.began or opened.at)) if taken is not None and has_calls else None
+        ),
         "tokens": None if spent is None else spent.get("tokens"),
         "cost_usd": None if spent is None else spent.get("cost_usd"),
         "started_at": iso(opened.at),

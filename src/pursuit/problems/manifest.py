@@ -1,6 +1,7 @@
 """The values that a `problem.toml` stands for: brief, tools, submission schema, judge and limits.
 
-Invariant: a `Manifest` is consistent; what an agent may never see is in `scorer` and `baseline`, and nowhere else.
+The annotations are what a file may say; `manifest_reading` checks the rest. Invariant: a `Manifest` is consistent; what
+an agent may never see is in `scorer` and `baseline`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+
+from pydantic import AfterValidator, ConfigDict, Field
 
 from pursuit.config.servers import ServerConfig
-from pursuit.config.surroundings import Isolation
+from pursuit.config.surroundings import IsolationKey
+from pursuit.core.base_model import AnyNumber, Filled, Flag, NotNegative, Positive, PositiveWhole
 
 MANIFEST = "problem.toml"
 UPSTREAM = "upstream"
@@ -22,33 +26,34 @@ UPSTREAM = "upstream"
 Kind = Literal["text", "decision", "optimization", "mcp", "coding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Direction = Literal["minimize", "maximize"]
-DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 ScorerKind = Literal["function", "command", "predicates", "tool"]
 SCORER_KINDS: tuple[ScorerKind, ...] = get_args(ScorerKind)
 CitationMode = Literal["summary", "summary+raw", "raw"]
-CITATION_MODES: tuple[CitationMode, ...] = get_args(CitationMode)
 CommandOutput = Literal["json", "exit_code"]
-COMMAND_OUTPUTS: tuple[CommandOutput, ...] = get_args(CommandOutput)
+Real = Annotated[AnyNumber, AfterValidator(float)]
+
+
+BriefText = Annotated[Filled, AfterValidator(str.strip)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A source: in our words, as the literature has it, and where it is found."""
 
-    summary: str | None = None
-    raw: str | None = None
-    url: str | None = None
+    summary: Filled | None = None
+    raw: Filled | None = None
+    url: Filled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """One number of a score. `target` is what counts as solved, `best_known` what the literature reached."""
 
-    name: str
-    unit: str = ""
+    name: Annotated[Filled, Field(alias="metric")]
+    unit: Filled = ""
     direction: Direction | None = None
-    target: float | None = None
-    best_known: float | None = None
+    target: Real | None = None
+    best_known: Real | None = None
 
     def met(self, value: float) -> bool:
         """Whether a value reaches the target; without a target every value does."""
@@ -58,11 +63,11 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ScoringRule:
     """One expression over the submission, and the metric that it gives."""
 
-    metric: str
-    expression: str
+    metric: Filled
+    expression: Filled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +77,23 @@ class Scorer:
     `files` are paths or globs, relative to the manifest, of what else it reads or imports.
     """
 
+    NEEDED: ClassVar[Mapping[str, str]] = {
+        "kind": f"give one of {', '.join(SCORER_KINDS)}",
+        "metrics": "give [[scorer.metrics]], the one that attempts are compared by first",
+    }
+
     kind: ScorerKind
     metrics: tuple[Metric, ...]
     constraints: tuple[str, ...] = ()
-    tolerance: float = 0.0
-    timeout: float = 60.0
-    function: str | None = None
+    tolerance: Annotated[NotNegative, AfterValidator(float)] = 0.0
+    timeout: Positive = 60.0
+    function: Filled | None = None
     command: tuple[str, ...] = ()
     output: CommandOutput = "json"
-    predicates: tuple[Rule, ...] = ()
-    tool: str | None = None
+    predicates: tuple[ScoringRule, ...] = ()
+    tool: Filled | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    isolation: Isolation | None = None
+    isolation: IsolationKey | None = None
     files: tuple[str, ...] = ()
 
 
@@ -94,7 +104,7 @@ class Repository:
     `check` is a command that the agent may know, such as the visible tests; changes to `protect` never count.
     """
 
-    path: str
+    path: Filled
     check: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
 
@@ -106,11 +116,11 @@ class Limits:
     Calls of `evaluation_tools` count as evaluations.
     """
 
-    calls: int | None = None
-    evaluations: int | None = None
-    wall_seconds: float | None = None
+    calls: PositiveWhole | None = None
+    evaluations: PositiveWhole | None = None
+    wall_seconds: Positive | None = None
     evaluation_tools: tuple[str, ...] = ()
-    attempts: int | None = None
+    attempts: PositiveWhole | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,32 +130,40 @@ class Visibility:
     With `target` the author says that agents may know the targets. `public` has no effect; older manifests have it.
     """
 
-    score: bool = False
-    target: bool = False
+    score: Flag = False
+    target: Flag = False
     public: tuple[str, ...] = ()
     citation_mode: CitationMode = "summary"
-    shared_attempt: bool = False
+    shared_attempt: Flag = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """A mission that solves it: who proposes, and for how long."""
 
+    NEEDED: ClassVar[Mapping[str, str]] = {"proposer": "give a table with kind search or script"}
+
     proposer: Mapping[str, Any]
-    max_iterations: int = 500
-    max_wall_clock_seconds: float = 300.0
+    max_iterations: PositiveWhole = 500
+    max_wall_clock_seconds: Annotated[Positive, AfterValidator(float)] = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One problem; `path` is its file."""
 
-    path: Path
-    problem_id: str
-    title: str
-    summary: str
+    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid"}
+    NEEDED: ClassVar[Mapping[str, str]] = {
+        "kind": f"give one of {', '.join(KINDS)}",
+        "scorer": f"a problem needs a judge: kind = {' or '.join(SCORER_KINDS)}",
+    }
+
+    path: Annotated[Path, Field(exclude=True)]
+    problem_id: Filled
+    title: BriefText
+    summary: BriefText
     kind: Kind
-    statement: str
+    statement: BriefText
     scorer: Scorer
     tags: tuple[str, ...] = ()
     citations: tuple[Citation, ...] = ()
@@ -156,7 +174,7 @@ class Manifest:
     visibility: Visibility = Visibility()
     baseline: Baseline | None = None
     repository: Repository | None = None
-    digest: str = ""
+    digest: Annotated[str, Field(exclude=True)] = ""
     """The sha256 of the manifest's own bytes."""
 
     @property

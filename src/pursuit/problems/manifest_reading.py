@@ -1,45 +1,44 @@
-"""Reads a `problem.toml`; its `[scorer]` is read by `scorer_reading`.
+"""Reads a `problem.toml`: `Manifest` says which keys and values there are, the rules here what they must be together.
 
-Invariant: every fault of a file at once, each with file, field and reason; nothing is run.
+The rules of its `[scorer]` are in `scorer_reading`. Invariant: every fault of a file at once, each with file, field and
+reason; nothing is run.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from posixpath import normpath
-from typing import Any
+from typing import Any, Literal
 
-from pursuit.config.files import Fields, as_table, parse_toml, read_text, unreadable
+from pydantic import TypeAdapter, ValidationError
+
+from pursuit.config.files import as_table, parse_toml, read_text, unreadable
 from pursuit.config.servers import ServerConfig, parse_servers
+from pursuit.core.base_model import Broken, Filled, InputModel, TableModel, faults_of, nearest
 from pursuit.core.patterns import SyntaxProblem, checked_script
+from pursuit.core.proposing import settings_type
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file, text_of
-from pursuit.problems.manifest import (
-    CITATION_MODES,
-    KINDS,
-    UPSTREAM,
-    Baseline,
-    Citation,
-    Limits,
-    Manifest,
-    Repository,
-    Scorer,
-    Visibility,
-    digest_of,
-)
+from pursuit.problems.manifest import UPSTREAM, Manifest, digest_of
 from pursuit.problems.scorer_reading import (
-    check_plain,
-    check_texts,
+    Wrong,
     command_fault,
+    given_text,
+    given_texts,
     plain_copy,
-    read_list,
-    read_scorer,
+    rows_of,
+    scorer_rules,
+    table_of,
+    unlike_json,
+    wrong_items,
+    wrong_texts,
 )
-from pursuit.problems.secrecy import check_assets
+from pursuit.problems.secrecy import secret_assets
 
 # Headings of the first level in Markdown, outside of code. The marks of quotes and lists are peeled off one by one and
 # never tried again: thousands in a row take no time.
@@ -87,17 +86,7 @@ PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 ID_WORDS = "lower-case letters, digits, '.', '_' and '-', at most 64"
 TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
-KEYS = (
-    "problem_id", "title", "summary", "kind", "statement", "tags", "citations", "assets", "server", "submission",
-    "scorer", "budget", "visibility", "baseline", "repository",
-)  # fmt: skip
-CITATION_KEYS = ("summary", "raw", "url")
-BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools", "attempts")
-BASELINE_KEYS = ("proposer", "max_iterations", "max_wall_clock_seconds")
 BASELINE_PROPOSERS = ("search", "script")
-SCRIPT_KEYS = ("kind", "file", "script")
-REPOSITORY_KEYS = ("path", "check", "protect")
-VISIBILITY_KEYS = ("score", "target", "public", "citation_mode", "shared_attempt")
 SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
 LARGEST_SCHEMA = 128 * 1024
 LONGEST_TITLE, LONGEST_SUMMARY, LONGEST_STATEMENT = 120, 500, 64_000
@@ -116,6 +105,11 @@ def read_manifest(path: Path) -> Manifest:
     return replace(manifest, digest=digest_of(text))
 
 
+@cache
+def _adapter() -> TypeAdapter[Manifest]:
+    return TypeAdapter(Manifest)
+
+
 def parse_manifest(
     table: Mapping[str, Any], path: Path, *, confined: bool = True
 ) -> tuple[Manifest | None, list[Fault]]:
@@ -123,85 +117,99 @@ def parse_manifest(
 
     What has no folder of its own is not `confined`: its server may be a file anywhere.
     """
-    faults: list[Fault] = []
-    given = Fields(table, at="", source=str(path), faults=faults)
-    root = Fields(plain_copy(given), at="", source=str(path), faults=faults)
-    manifest = _parsed(root, path, confined=confined)
-    return (None if faults else manifest), faults
+    given, wrong = plain_copy(table)
+    server, faults = _server(given, path, confined=confined)
+    known = {**given, "path": path.resolve(), "digest": "", "server": server}
+    wrong += [*wrong_texts(given), *_rules(given, path.parent), *scorer_rules(given, path.parent)]
+    wrong += [(key, "is not a known key") for key in ("path", "digest") if key in given]
+    manifest = None
+    try:
+        manifest = _adapter().validate_python(known)
+        wrong += secret_assets(manifest)
+    except ValidationError as error:
+        faults += faults_of(error, Manifest, source=str(path))
+    faults += [Fault(field=field, reason=reason, source=str(path)) for field, reason in wrong]
+    return (None if faults else manifest), list(dict.fromkeys(faults))
 
 
-def _parsed(root: Fields, path: Path, *, confined: bool) -> Manifest:
-    table = root.table
-    root.only(KEYS)
-    check_texts(root)
-    problem_id = root.text("problem_id", needed=True) or ""
-    if problem_id and not PROBLEM_ID.fullmatch(problem_id):
-        root.fault("problem_id", f"{problem_id[:80]!r} must be made of {ID_WORDS}")
-    server = _server(root, path, confined=confined)
-    scorer = read_scorer(root, path.parent, has_server="server" in table)
-    manifest = Manifest(
-        path=path.resolve(),
-        problem_id=problem_id,
-        title=_words(root, "title", LONGEST_TITLE),
-        summary=_words(root, "summary", LONGEST_SUMMARY),
-        kind=root.word("kind", KINDS, needed=True) or "text",
-        statement=_words(root, "statement", LONGEST_STATEMENT),
-        scorer=scorer or Scorer(kind="predicates", metrics=()),
-        tags=read_list(root, "tags", _wrong_tag),
-        citations=_citations(root),
-        assets=read_list(root, "assets", lambda name: _wrong_asset(path.parent, name), normpath),
-        server=server,
-        submission=_submission(root),
-        budget=_budget(root),
-        visibility=_visibility(root),
-        baseline=_baseline(root, path.parent),
-        repository=_repository(root, path.parent),
-    )
-    _between(root, manifest, table)
-    check_assets(root, manifest)
-    return manifest
+def _rules(given: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
+    """What the parts of a manifest must be, and what they require of each other."""
+    name, kind = given_text(given, "problem_id"), given.get("kind")
+    if name is not None and not PROBLEM_ID.fullmatch(name):
+        yield "problem_id", f"{name[:80]!r} must be made of {ID_WORDS}"
+    yield from _words(given)
+    yield from wrong_items(given, "tags", _wrong_tag, str)
+    yield from wrong_items(given, "assets", lambda name: _wrong_asset(folder, name), normpath)
+    yield from _citations(given)
+    yield from _submission(given)
+    yield from _budget(given)
+    yield from _repository(given, folder)
+    yield from _baseline(given, folder)
+    if kind == "mcp" and "server" not in given:
+        yield "server", "is missing; a problem of kind mcp has one"
+    if (kind == "coding") != ("repository" in given):
+        yield "repository", "goes with kind coding: give both or neither"
+    if kind == "coding" and "files" not in as_names(as_table(given.get("submission"))):
+        yield "submission", "must have files: what a coding agent changed, by its path"
+    metrics = rows_of(table_of(given, "scorer"), "metrics")
+    if kind == "optimization" and metrics and "direction" not in metrics[0][1]:
+        yield "scorer.metrics[0].direction", "is missing; an optimization has minimize or maximize"
 
 
-def _words(root: Fields, key: str, longest: int) -> str:
-    """A text of the brief; the title and the summary are one line."""
-    text = (root.text(key, needed=True) or "").strip()
-    if key != "statement" and len(text.splitlines()) > 1:
-        root.fault(key, "must be one line")
-    elif len(text) > longest:
-        root.fault(key, f"has {len(text)} characters; at most {longest}")
-    if key != "title":
-        _check_markdown(root, key, text)
-    return text
+def _words(given: Mapping[str, Any]) -> Iterator[Wrong]:
+    """The texts of the brief; the title and the summary are one line."""
+    longest = {"title": LONGEST_TITLE, "summary": LONGEST_SUMMARY, "statement": LONGEST_STATEMENT}
+    for key, most in longest.items():
+        text = (given_text(given, key) or "").strip()
+        if key != "statement" and len(text.splitlines()) > 1:
+            yield key, "must be one line"
+        elif len(text) > most:
+            yield key, f"has {len(text)} characters; at most {most}"
+        if key != "title":
+            yield from _markdown(key, text)
 
 
-def _check_markdown(fields: Fields, key: str, text: str) -> None:
-    """A fault for a second title, and for a code block that would swallow the rest of the brief."""
+def _markdown(field: str, text: str) -> Iterator[Wrong]:
+    """A second title, and a code block that would swallow the rest of the brief."""
     heading, fence = scan_markdown(text)
     if heading is not None:
         shown = f"has a heading of the first level, {heading[:60]!r}"
-        fields.fault(key, f"{shown}; the title is the brief's only one, so begin with ##")
+        yield field, f"{shown}; the title is the brief's only one, so begin with ##"
     if fence is not None:
-        fields.fault(key, f"has a code block that is not closed; end it with {fence[:20]}")
+        yield field, f"has a code block that is not closed; end it with {fence[:20]}"
 
 
 def _wrong_tag(tag: str) -> str | None:
     return None if TAG.fullmatch(tag) else f"{tag[:60]!r} must be made of lower-case letters, digits, ' ', '_' and '-'"
 
 
-def _citations(root: Fields) -> tuple[Citation, ...]:
-    found: list[Citation] = []
-    for fields in root.rows("citations", CITATION_KEYS):
-        citation = Citation(summary=fields.text("summary"), raw=fields.text("raw"), url=fields.text("url"))
-        if "summary" not in fields.table and "raw" not in fields.table:
-            fields.fault("", "needs a summary or raw")
-        if citation.url is not None and not citation.url.startswith(("https://", "http://", "doi:")):
-            fields.fault("url", "must begin with https://, http:// or doi:")
-        elif citation.url is not None and (" " in citation.url or not citation.url.isprintable()):
-            fields.fault("url", "has blanks or characters that cannot be printed")
-        for part in ("summary", "raw"):
-            _check_markdown(fields, part, getattr(citation, part) or "")
-        found.append(citation)
-    return tuple(found)
+def _citations(given: Mapping[str, Any]) -> Iterator[Wrong]:
+    mode = table_of(given, "visibility").get("citation_mode", "summary")
+    for place, row in rows_of(given, "citations"):
+        wrong = list(_citation(f"citations[{place}]", row))
+        yield from wrong
+        summary, raw = given_text(row, "summary"), given_text(row, "raw")
+        if wrong or any(key in row and given_text(row, key) is None for key in ("summary", "raw", "url")):
+            continue
+        for part in ("raw", "summary"):
+            if mode == part and part not in row:
+                yield f"citations[{place}].{part}", f"is missing; citation_mode shows {part}"
+        # What is a heading only below the other part, such as a row of =.
+        if mode == "summary+raw" and scan_markdown(f"{summary or ''}\n{raw or ''}")[0] is not None:
+            why = "makes the summary a heading of the first level; do not begin with ="
+            yield f"citations[{place}].raw", why
+
+
+def _citation(at: str, row: Mapping[str, Any]) -> Iterator[Wrong]:
+    url = given_text(row, "url")
+    if "summary" not in row and "raw" not in row:
+        yield at, "needs a summary or raw"
+    if url is not None and not url.startswith(("https://", "http://", "doi:")):
+        yield f"{at}.url", "must begin with https://, http:// or doi:"
+    elif url is not None and (" " in url or not url.isprintable()):
+        yield f"{at}.url", "has blanks or characters that cannot be printed"
+    for part in ("summary", "raw"):
+        yield from _markdown(f"{at}.{part}", given_text(row, part) or "")
 
 
 def _wrong_asset(folder: Path, name: str) -> str | None:
@@ -212,71 +220,69 @@ def _wrong_asset(folder: Path, name: str) -> str | None:
     return None if why is None else f"{name!r} {why}"
 
 
-def _server(root: Fields, path: Path, *, confined: bool) -> ServerConfig | None:
-    if "server" not in root.table:
-        return None
-    found, faults = parse_servers(
-        {"server": root.table["server"]}, source=root.source, base=path.resolve().parent, prefix=""
-    )
-    root.faults.extend(replace(fault, field=fault.field.removeprefix(".")) for fault in faults)
+def _server(given: Mapping[str, Any], path: Path, *, confined: bool) -> tuple[ServerConfig | None, list[Fault]]:
+    if "server" not in given:
+        return None, []
+    source = str(path)
+    found, faults = parse_servers({"server": given["server"]}, source=source, base=path.resolve().parent)
     config = found.get("server")
     if config is None:
-        return None
-    fields = root.inside("server")
+        return None, [replace(fault, field=fault.field.removeprefix("servers.")) for fault in faults]
+    wrong = [*_wrong_place(config, path.parent, confined=confined)]
+    if config.transport == "stdio" and config.cwd is None:
+        config = replace(config, cwd=".")  # of the manifest's folder, wherever one stands
+    faults = [Fault(field=f"server.{key}", reason=reason, source=source) for key, reason in wrong]
+    return replace(config, name=UPSTREAM, operators=False), faults
+
+
+def _wrong_place(config: ServerConfig, folder: Path, *, confined: bool) -> Iterator[Wrong]:
     if config.url is not None and "${" not in config.url and not _ADDRESS.fullmatch(config.url):
-        fields.fault("url", "must be an address that begins with https:// or http://")
-    if config.cwd is not None and "${" not in config.cwd and not is_folder(path.parent, config.cwd):
-        fields.fault("cwd", f"there is no folder {config.cwd[:80]!r}")
+        yield "url", "must be an address that begins with https:// or http://"
+    if config.cwd is not None and "${" not in config.cwd and not is_folder(folder, config.cwd):
+        yield "cwd", f"there is no folder {config.cwd[:80]!r}"
     if config.transport == "stdio" and config.cwd is None:
         command = [config.command or "", *config.args]
-        wrong = command_fault(command, path.parent, confined=confined, judges=False)
+        wrong = command_fault(command, folder, confined=confined, judges=False)
         if wrong is not None and not any("${" in word for word in command):
-            fields.fault("command" if wrong[0] == 0 else f"args[{wrong[0] - 1}]", wrong[1])
-        config = replace(config, cwd=".")  # of the manifest's folder, wherever one stands
-    return replace(config, name=UPSTREAM, operators=False)
+            yield "command" if wrong[0] == 0 else f"args[{wrong[0] - 1}]", wrong[1]
 
 
-def _submission(root: Fields) -> Mapping[str, Any] | None:
-    if "submission" not in root.table:
-        return None
-    schema = root.subtable("submission")
+def _submission(given: Mapping[str, Any]) -> Iterator[Wrong]:
+    schema = as_table(given.get("submission"))
+    if schema is None:
+        return
     if not schema:
-        if as_table(root.table["submission"]) is not None:
-            root.fault("submission", "is empty; give a JSON Schema, or leave it out for free text")
-        return None
+        yield "submission", "is empty; give a JSON Schema, or leave it out for free text"
+        return
     if schema.get("type") != "object":
-        root.fault("submission.type", 'must be "object": a submission has named parts')
-    if check_plain(root, "submission", schema):
-        size = len(json.dumps(schema, ensure_ascii=False).encode())
-        if size > LARGEST_SCHEMA:
-            root.fault("submission", f"has {size} bytes as JSON; at most {LARGEST_SCHEMA}")
-            return None
-        from pursuit.core.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
+        yield "submission.type", 'must be "object": a submission has named parts'
+    wrong = unlike_json(schema, "submission")
+    yield from wrong.told
+    if not wrong.writable:
+        return
+    size = len(json.dumps(schema, ensure_ascii=False).encode())
+    if size > LARGEST_SCHEMA:
+        yield "submission", f"has {size} bytes as JSON; at most {LARGEST_SCHEMA}"
+        return
+    from pursuit.core.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
 
-        for place, reason in schema_faults(schema):
-            at = f"submission.{place}" if place else "submission"
-            if at != "submission.type" or schema.get("type") == "object":
-                root.fault(at, f"is no JSON Schema: {reason}")
-    return schema
+    for place, reason in schema_faults(schema):
+        at = f"submission.{place}" if place else "submission"
+        if at != "submission.type" or schema.get("type") == "object":
+            yield at, f"is no JSON Schema: {reason}"
 
 
-def _budget(root: Fields) -> Limits:
-    fields = root.inside("budget")
-    fields.only(BUDGET_KEYS)
-    calls, evaluations, attempts = (fields.number(key, whole=True) for key in ("calls", "evaluations", "attempts"))
-    if "evaluations" in fields.table and fields.table.get("evaluation_tools", []) == []:
-        state = "empty" if "evaluation_tools" in fields.table else "missing"
-        fields.fault("evaluation_tools", f"is {state}; name the tools whose calls are evaluations")
-    seconds = fields.number("wall_seconds")
-    if seconds is not None and not SHORTEST_WALL <= seconds <= LONGEST_WALL:
-        fields.fault("wall_seconds", f"must be from {SHORTEST_WALL} to {LONGEST_WALL:,} seconds")
-    return Limits(
-        calls=None if calls is None else int(calls),
-        evaluations=None if evaluations is None else int(evaluations),
-        wall_seconds=seconds,
-        evaluation_tools=read_list(fields, "evaluation_tools", _wrong_tool, same=None),
-        attempts=None if attempts is None else int(attempts),
-    )
+def _budget(given: Mapping[str, Any]) -> Iterator[Wrong]:
+    budget = table_of(given, "budget")
+    if "evaluations" in budget and budget.get("evaluation_tools", []) == []:
+        state = "empty" if "evaluation_tools" in budget else "missing"
+        yield "budget.evaluation_tools", f"is {state}; name the tools whose calls are evaluations"
+    seconds = budget.get("wall_seconds")
+    if isinstance(seconds, int | float) and seconds > 0 and not SHORTEST_WALL <= seconds <= LONGEST_WALL:
+        yield "budget.wall_seconds", f"must be from {SHORTEST_WALL} to {LONGEST_WALL:,} seconds"
+    yield from ((f"budget.{at}", why) for at, why in wrong_items(budget, "evaluation_tools", _wrong_tool))
+    if given_texts(budget, "evaluation_tools") and "server" not in given:
+        yield "budget.evaluation_tools", "there is no server whose tools these could be"
 
 
 def as_names(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -288,106 +294,63 @@ def _wrong_tool(name: str) -> str | None:
     return None if name.strip() and name.isprintable() else f"{name[:60]!r} is no name of a tool"
 
 
-def _visibility(root: Fields) -> Visibility:
-    fields = root.inside("visibility")
-    fields.only(VISIBILITY_KEYS)
-    return Visibility(
-        score=fields.flag("score") or False,
-        target=fields.flag("target") or False,
-        public=fields.texts("public") or (),
-        citation_mode=fields.word("citation_mode", CITATION_MODES) or "summary",
-        shared_attempt=fields.flag("shared_attempt") or False,
-    )
+def _repository(given: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
+    path = given_text(table_of(given, "repository"), "path")
+    if path is not None and not is_folder(folder, path):
+        yield "repository.path", f"there is no folder {path[:80]!r}"
 
 
-def _repository(root: Fields, folder: Path) -> Repository | None:
-    if "repository" not in root.table:
-        return None
-    fields = root.inside("repository")
-    fields.only(REPOSITORY_KEYS)
-    path = fields.text("path", needed=True) or "."
-    if not is_folder(folder, path):
-        fields.fault("path", f"there is no folder {path[:80]!r}")
-    return Repository(path=path, check=fields.texts("check") or (), protect=fields.texts("protect") or ())
+class ScriptBaseline(TableModel):
+    """A script that solves the problem: a file beside the manifest, or the text itself."""
+
+    kind: Literal["script"]
+    file: Filled | None = None
+    script: Filled | None = None
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
+        """One of the two."""
+        if ("file" in given) == ("script" in given):
+            yield Broken("give exactly one of file and script", "file")
 
 
-def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None:
-    """Checks what one part of a manifest requires of another."""
-    if manifest.kind == "mcp" and "server" not in table:
-        root.fault("server", "is missing; a problem of kind mcp has one")
-    if (manifest.kind == "coding") != (manifest.repository is not None):
-        root.fault("repository", "goes with kind coding: give both or neither")
-    if manifest.kind == "coding" and "files" not in as_names(manifest.submission):
-        root.fault("submission", "must have files: what a coding agent changed, by its path")
-    if manifest.kind == "optimization" and manifest.scorer.metrics and manifest.primary.direction is None:
-        root.fault("scorer.metrics[0].direction", "is missing; an optimization has minimize or maximize")
-    if manifest.budget.evaluation_tools and "server" not in table:
-        root.fault("budget.evaluation_tools", "there is no server whose tools these could be")
-    mode = manifest.visibility.citation_mode
-    wanted = {"raw": ("raw",), "summary": ("summary",)}.get(mode, ())
-    for place, citation in enumerate(manifest.citations):
-        if any(fault.field.startswith(f"citations[{place}]") for fault in root.faults):
-            continue
-        for part in wanted:
-            if getattr(citation, part) is None:
-                root.fault(f"citations[{place}].{part}", f"is missing; citation_mode shows {part}")
-        # What is a heading only below the other part, such as a row of =.
-        if mode == "summary+raw" and scan_markdown(f"{citation.summary or ''}\n{citation.raw or ''}")[0] is not None:
-            root.fault(f"citations[{place}].raw", "makes the summary a heading of the first level; do not begin with =")
+def _baseline(given: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
+    proposer = as_table(table_of(given, "baseline").get("proposer"))
+    if proposer is None:
+        return
+    wrong = list[Wrong]()
+    match proposer.get("kind"):
+        case "script":
+            wrong = [*_faults(ScriptBaseline, proposer), *_script(proposer, folder)]
+        case "search" if "tool" not in proposer and "tool_name" not in proposer:
+            wrong = [("tool", "is missing; name the tool whose arguments are searched")]
+        case "search":
+            found = settings_type("search")
+            wrong = [] if found is None else _faults(found, proposer)
+        case other:
+            words = f"{str(other)[:100]!r} is none of" if "kind" in proposer else "is missing; give one of"
+            hint = nearest(str(other), BASELINE_PROPOSERS)
+            wrong = [("kind", f"{words} {', '.join(BASELINE_PROPOSERS)}{hint}")]
+    yield from ((f"baseline.proposer.{at}", why) for at, why in wrong)
 
 
-def _baseline(root: Fields, folder: Path) -> Baseline | None:
-    """The baseline of a manifest, if it has one."""
-    if "baseline" not in root.table:
-        return None
-    fields = root.inside("baseline")
-    fields.only(BASELINE_KEYS)
-    proposer = fields.inside("proposer")
-    if "proposer" not in fields.table:
-        if as_table(root.table["baseline"]) is not None:
-            fields.fault("proposer", "is missing; give a table with kind search or script")
-    elif as_table(fields.table["proposer"]) is not None:
-        chosen = proposer.word("kind", BASELINE_PROPOSERS, needed=True)
-        if chosen == "script":
-            _check_script(proposer, folder)
-        elif chosen == "search":
-            _check_search(proposer)
-    most, seconds = fields.number("max_iterations", whole=True), fields.number("max_wall_clock_seconds")
-    return Baseline(
-        proposer=dict(proposer.table),
-        max_iterations=500 if most is None else int(most),
-        max_wall_clock_seconds=300.0 if seconds is None else float(seconds),
-    )
+def _faults(model: type[InputModel], table: Mapping[str, Any]) -> list[Wrong]:
+    try:
+        model.model_validate(dict(table))
+    except ValidationError as error:
+        return [(fault.field, fault.reason) for fault in faults_of(error, model)]
+    return []
 
 
-def _check_script(proposer: Fields, folder: Path) -> None:
-    proposer.only(SCRIPT_KEYS)
-    file, script = proposer.text("file"), proposer.text("script")
-    if ("file" in proposer.table) == ("script" in proposer.table):
-        proposer.fault("file", "give exactly one of file and script")
+def _script(proposer: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
+    """Why the script cannot be read, or is none."""
+    file, script = given_text(proposer, "file"), given_text(proposer, "script")
     if file is not None:
         path = file_of(folder, file)
         script = None if isinstance(path, str) else text_of(path)
         if script is None:
-            proposer.fault("file", path if isinstance(path, str) else f"{file!r} is no text that could be a script")
-    if script is not None:
-        try:
-            checked_script(script)
-        except SyntaxProblem as problem:
-            proposer.fault("script" if file is None else "file", str(problem))
-
-
-def _check_search(proposer: Fields) -> None:
-    from pydantic import ValidationError  # noqa: PLC0415 - only a baseline that searches needs it
-
-    from pursuit.core.base_model import faults_of  # noqa: PLC0415
-    from pursuit.core.search import SearchProposer  # noqa: PLC0415
-
-    if "tool" not in proposer.table and "tool_name" not in proposer.table:
-        proposer.fault("tool", "is missing; name the tool whose arguments are searched")
-        return
+            yield "file", path if isinstance(path, str) else f"{file!r} is no text that could be a script"
     try:
-        SearchProposer.model_validate(dict(proposer.table))
-    except ValidationError as error:
-        for fault in faults_of(error, SearchProposer, source=proposer.source):
-            proposer.faults.append(replace(fault, field=f"{proposer.at}.{fault.field}"))
+        checked_script(script or "pass")
+    except SyntaxProblem as problem:
+        yield "script" if file is None else "file", str(problem)

@@ -18,7 +18,7 @@ from typing import Any
 
 from pursuit.config.servers import PYTHON
 from pursuit.core.base_model import nearest
-from pursuit.errors import Fault, ValidationFailed
+from pursuit.errors import Fault, ValidationFailed, advice
 from pursuit.problems.attempts import PREFIX
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.files import parsed_python
@@ -75,7 +75,7 @@ def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
             state = "has no baseline" if baseline is None else "has a baseline that is no script"
             raise _wrong(
                 f"{problem.problem_id} {state}; give it a [baseline.proposer] with a script, or write a mission of "
-                "your own whose server is `pursuit problem serve`"
+                f"your own whose server is `{advice('pursuit problem serve {}', problem.problem_id)}`"
             )
         tools = problem.budget.evaluation_tools
         if not tools:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from pursuit.agents.workspace import WorkspaceFailed, run_git
 from pursuit.errors import InvalidArgument
 from pursuit.problems.manifest import Manifest, Repository
+from pursuit.proposers.agent.workspace import WorkspaceFailed, run_git
 
 LARGEST_FILE = 1024 * 1024
 _WHO = ("-c", "user.name=Pursuit", "-c", "user.email=pursuit@localhost", "-c", "core.hooksPath=/dev/null")

@@ -1,46 +1,114 @@
 """Judges what a coding agent hands in: applies its files to a copy of the repository and runs the hidden tests there.
 
-It runs as a module with nothing but the standard library, from the folder of the manifest:
-`python -m pursuit.problems.repository_judge REPOSITORY HIDDEN`. Standard input is the submission, standard output the
-score. The hidden tests are a package of `unittest`. They run in a process of their own, which must say a key at its
-end: code that leaves early has passed nothing.
+It runs from the folder of the manifest: `python -m pursuit.problems.repository_judge REPOSITORY TESTS`. Standard input
+is the submission, standard output the score. The hidden tests are data: a runner imports the submission, gets the steps
+without what they must give, and returns what they gave. The comparison is here, so code that forges the runner's answer
+must know the values. Where bubblewrap works, the runner sees neither this process nor the folder of the manifest.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
-import secrets
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import msgspec
+
+from pursuit.config.surroundings import Isolation, Surroundings, no_isolation
+from pursuit.core.tools import CallFailed
+from pursuit.engine.commands import run_command
 
 SECONDS = 30.0
 """Tests that run for longer have passed nothing."""
-PACKAGE = "hidden"
+MOST_OUTPUT = 1024 * 1024
+_PR_SET_DUMPABLE = 4
+READY = " "
+"""The runner prints it before it imports the submission. Without it the runner did not start."""
 RUN = """
-import sys, unittest
-key = sys.stdin.readline().strip()
+import json, os, sys
+answer = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+tests = json.load(sys.stdin)
+answer.write(" ")
+answer.flush()
 sys.path.insert(0, ".")
-result = unittest.TestResult()
-unittest.defaultTestLoader.discover("hidden", top_level_dir=".").run(result)
-failed = {case.id() for case, _ in result.failures + result.errors}
-print("\\n" + key, result.testsRun - len(failed))
+
+def plain(value):
+    return float(value) if hasattr(value, "__float__") else repr(value)
+
+def outcome(step, names):
+    try:
+        try:
+            code = compile(step, "step", "eval")
+        except SyntaxError:
+            code = compile(step, "step", "exec")
+        value = eval(code, names)
+    except BaseException as error:
+        return {"raised": [one.__name__ for one in type(error).__mro__]}
+    try:
+        return {"gave": json.loads(json.dumps(value, default=plain))}
+    except Exception:
+        return {}
+
+said = []
+for steps in tests:
+    names = {}
+    said.append([outcome(step, names) for step in steps])
+json.dump(said, answer)
+answer.flush()
+os._exit(0)
 """
 
 
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of Python; the value that it must give, or the name of the error that it must raise."""
+
+    run: str
+    gives: Any = msgspec.UNSET
+    raises: str | None = None
+
+    def holds(self, said: Mapping[str, Any]) -> bool:
+        """Whether the runner said what this step must give."""
+        if self.raises is not None:
+            return self.raises in said.get("raised", ())
+        return "raised" not in said if self.gives is msgspec.UNSET else said.get("gave", msgspec.UNSET) == self.gives
+
+
+class HiddenTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Steps in one name space; it passes if all of them hold."""
+
+    test: str
+    steps: Annotated[tuple[Step, ...], msgspec.Meta(min_length=1)]
+
+
 def main(repository: str, hidden: str) -> None:
-    """Prints how many of the hidden tests pass."""
+    """Prints how many of the hidden tests pass, and whether the submission was isolated from this process."""
+    if sys.platform == "linux":  # no process of this user reads the tests in our memory, or writes to our pipes
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     files = json.load(sys.stdin)["submission"]["files"]
-    with tempfile.TemporaryDirectory() as place:
+    tests = _tests(Path(hidden))
+    isolated = not no_isolation()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         tree = Path(place) / "tree"
         shutil.copytree(repository, tree, ignore=shutil.ignore_patterns("__pycache__"))
         _apply(files, tree)
-        shutil.rmtree(tree / PACKAGE, ignore_errors=True)
-        shutil.copytree(hidden, tree / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
-        json.dump({"passed": _passed(tree)}, sys.stdout)
+        unseen = (str(Path.cwd()), str(Path(hidden).resolve()))
+        around = Surroundings(isolation=Isolation(write=(str(tree),), hide=unseen) if isolated else None)
+        said = anyio.run(_said, tree, [[step.run for step in test.steps] for test in tests], around)
+    json.dump({"passed": _passed(tests, said), "isolated": isolated}, sys.stdout)
+
+
+def _tests(path: Path) -> list[HiddenTest]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[HiddenTest])
+    except (OSError, msgspec.DecodeError) as error:
+        sys.exit(f"{path}: {error}; hidden tests are a JSON file of steps: see docs/problems.md, Coding problems")
 
 
 def _apply(files: Mapping[str, str | None], tree: Path) -> None:
@@ -56,17 +124,27 @@ def _apply(files: Mapping[str, str | None], tree: Path) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _passed(tree: Path) -> int:
-    key = secrets.token_hex(16)
-    command = [sys.executable, "-B", "-I", "-c", RUN]
+async def _said(tree: Path, steps: Sequence[Sequence[str]], around: Surroundings) -> list[list[dict[str, Any]]]:
+    """The outcome of each step of each test; nothing if the code left early, did not end or wrote something else."""
+    argv, given = [sys.executable, "-B", "-I", "-c", RUN], json.dumps(steps).encode()
     try:
-        done = subprocess.run(  # noqa: S603 - the words are ours
-            command, cwd=tree, input=key, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return 0
-    found = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(f"{key} ")]
-    return int(found[-1]) if found else 0
+        with anyio.fail_after(SECONDS):
+            done = await run_command(argv, str(tree), around=around, given=given, whole=MOST_OUTPUT)
+    except TimeoutError:
+        return []
+    except CallFailed as error:
+        return [] if error.answered else sys.exit(str(error))
+    if not done["stdout"].startswith(READY):
+        sys.exit(f"the hidden tests cannot be run here: {done['stderr'].strip()}")
+    try:
+        return msgspec.convert(json.loads(done["stdout"]), type=list[list[dict[str, Any]]])
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        return []
+
+
+def _passed(tests: Sequence[HiddenTest], said: Sequence[Sequence[Mapping[str, Any]]]) -> int:
+    pairs = [(test.steps, row) for test, row in zip(tests, said, strict=False) if len(row) == len(test.steps)]
+    return sum(all(step.holds(one) for step, one in zip(steps, row, strict=True)) for steps, row in pairs)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Reads the `[scorer]` of a manifest, and checks that its program and its declared files are there. Runs nothing.
+"""The rules of the `[scorer]` of a manifest: its program and its declared files are there. Runs nothing.
 
-Invariant: a `Scorer` without faults has a metric, and exactly what its kind needs.
+A rule reads tables as they are written, right or wrong: the types are the business of `Manifest`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,18 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from pursuit.config.files import Fields, as_table, kind
+from pursuit.config.files import as_table
 from pursuit.config.servers import PYTHON
-from pursuit.config.surroundings import read_isolation
-from pursuit.core.base_model import nearest
+from pursuit.core.base_model import kind, nearest
 from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python
-from pursuit.problems.manifest import (
-    COMMAND_OUTPUTS,
-    DIRECTIONS,
-    SCORER_KINDS,
-    Metric,
-    Rule,
-    Scorer,
-    ScorerKind,
-    is_unicode,
-    walk,
-)
+from pursuit.problems.manifest import SCORER_KINDS, ScorerKind, is_unicode, walk
+
+Wrong = tuple[str, str]
+"""A field, and what is wrong with it."""
 
 DEEPEST = 64
 _LONGEST_PLACE = 100
@@ -44,18 +36,59 @@ _SHOWN = ("title", "summary", "statement", "citations", "submission", "scorer.me
 """The parts of a manifest that people and agents read."""
 
 
-def plain_copy(fields: Fields) -> dict[str, Any]:
+def table_of(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A table inside; empty where there is none."""
+    return as_table(table.get(key)) or {}
+
+
+def rows_of(table: Mapping[str, Any], key: str) -> list[tuple[int, Mapping[str, Any]]]:
+    """The tables of a list, each with its place."""
+    rows = cast("list[object]", table.get(key)) if isinstance(table.get(key), list) else []
+    return [(place, found) for place, row in enumerate(rows) if (found := as_table(row)) is not None]
+
+
+def given_text(table: Mapping[str, Any], key: str) -> str | None:
+    """A text that is not empty."""
+    value = table.get(key)
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def given_texts(table: Mapping[str, Any], key: str) -> list[tuple[int, str]]:
+    """The texts of a list, each with its place."""
+    items = cast("list[object]", table.get(key)) if isinstance(table.get(key), list) else []
+    return [(place, item) for place, item in enumerate(items) if isinstance(item, str)]
+
+
+def wrong_items(
+    table: Mapping[str, Any], key: str, wrong: Callable[[str], str | None], same: Callable[[str], str] | None = None
+) -> Iterator[Wrong]:
+    """Each text of a list that is `wrong`, or the `same` as an earlier one."""
+    seen: set[str] = set()
+    for place, text in given_texts(table, key):
+        reason = wrong(text)
+        if reason is None and same is not None and same(text) in seen:
+            reason = f"{text!r} stands there twice"
+        if reason is not None:
+            yield f"{key}[{place}]", reason
+        if same is not None:
+            seen.add(same(text))
+
+
+def plain_copy(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[Wrong]]:
     """The table as a file would have it: lists for tuples, texts for paths.
 
-    What holds itself or is nested too deeply is left out, and is a fault.
+    What holds itself or is nested too deeply is left out, and told.
     """
-    found: dict[str, Any] = {}
-    for key, value in fields.table.items():
-        cut: list[tuple[str, str]] = []
+    found, wrong = dict[str, Any](), list[Wrong]()
+    for key, value in table.items():
+        cut: list[Wrong] = []
         found[key] = _copied(value, key, (), cut)
-        for place, reason in cut[:1]:
-            fields.fault(place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…", reason)
-    return found
+        wrong += [(_shortened(place), reason) for place, reason in cut[:1]]
+    return found, wrong
+
+
+def _shortened(place: str) -> str:
+    return place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…"
 
 
 def _copied(value: object, at: str, around: tuple[int, ...], cut: list[tuple[str, str]]) -> Any:
@@ -74,12 +107,17 @@ def _copied(value: object, at: str, around: tuple[int, ...], cut: list[tuple[str
     return [_copied(one, f"{at}[{place}]", inside, cut) for place, one in enumerate(cast("list[object]", value))]
 
 
-def check_plain(fields: Fields, key: str, value: object) -> bool:
-    """A fault for everything below this key that JSON has no word for; whether it can be written as JSON."""
-    unlike = [(at, reason) for at, one, _ in walk(value, key) if (reason := _unlike_json(one))]
-    for at, reason in unlike:
-        fields.fault(at, reason)
-    return not unlike and all(is_unicode(text) for _, text in _texts(value, key))
+class Unlike(NamedTuple):
+    """What JSON has no word for, and whether the whole can be written as JSON."""
+
+    told: list[Wrong]
+    writable: bool
+
+
+def unlike_json(value: object, at: str) -> Unlike:
+    """Everything in a value that JSON has no word for."""
+    told = [(place, reason) for place, one, _ in walk(value, at) if (reason := _unlike_json(one))]
+    return Unlike(told, not told and all(is_unicode(text) for _, text in _texts(value, at)))
 
 
 def _unlike_json(value: object) -> str | None:
@@ -97,14 +135,14 @@ def _unlike_json(value: object) -> str | None:
             return f"must be something that JSON has, not {kind(value)}; put it in quotes"
 
 
-def check_texts(root: Fields) -> None:
-    """A fault for each text that is no Unicode (a program may pass one), or that a screen would obey, not show."""
-    for key, value in root.table.items():
+def wrong_texts(table: Mapping[str, Any]) -> Iterator[Wrong]:
+    """Each text that is no Unicode (a program may pass one), or that a screen would obey, not show."""
+    for key, value in table.items():
         for at, text in _texts(value, key):
             if not is_unicode(text):
-                root.fault(at, "is no valid Unicode; it holds half of a surrogate pair")
+                yield at, "is no valid Unicode; it holds half of a surrogate pair"
             elif at.startswith(_SHOWN) and (odd := _unprintable(text)) is not None:
-                root.fault(at, f"has a character that cannot be printed: U+{ord(odd):04X}")
+                yield at, f"has a character that cannot be printed: U+{ord(odd):04X}"
 
 
 def _texts(value: object, at: str) -> Iterator[tuple[str, str]]:
@@ -130,16 +168,12 @@ _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
     "predicates": ("predicates",),
     "tool": ("tool", "arguments"),
 }
-_SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout", "files", "isolation")
-SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
 TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
 """Tools that are the agents', and so can be no judge."""
 
 MOST_METRICS, MOST_RULES = 32, 64
 """More cannot be compared by a person."""
 
-METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
-RULE_KEYS = ("metric", "expression")
 KNOWN_NAMES = frozenset((
     "abs", "all", "any", "bin", "bool", "bytes", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float",
     "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id", "int", "isinstance", "iter", "len", "list", "map",
@@ -149,45 +183,32 @@ KNOWN_NAMES = frozenset((
 """What of Python's own names the sandbox has for an expression."""
 
 
-def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | None:
-    """The scorer of a manifest; None, and faults, where there is none. Of an unknown kind it is what its keys say."""
-    if "scorer" not in root.table:
-        root.fault("scorer", f"is missing; a problem needs a judge: kind = {' or '.join(SCORER_KINDS)}")
-        return None
-    fields = root.inside("scorer")
-    if as_table(root.table["scorer"]) is None:
-        return None
-    fields.only(SCORER_KEYS)
-    chosen = fields.word("kind", SCORER_KINDS, needed=True)
-    for other, keys in _OF_KIND.items():
-        for key in keys:
-            if chosen not in (None, other) and key in fields.table:
-                fields.fault(key, f"goes with kind {other}, not {chosen}")
-    timeout = fields.number("timeout")
-    arguments = fields.subtable("arguments")
-    check_plain(fields, "arguments", arguments)
-    named: list[ScorerKind] = [one for one in SCORER_KINDS if _OF_KIND[one][0] in fields.table]
-    scorer = Scorer(
-        kind=chosen or (named[0] if named else "predicates"),
-        metrics=_metrics(fields),
-        constraints=read_list(
-            fields, "constraints", lambda name: None if name.strip() else "must not be empty; give the number's name"
+def scorer_rules(manifest: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
+    """What a scorer must be. One of an unknown kind is what its keys say."""
+    table, has_server = table_of(manifest, "scorer"), "server" in manifest
+    chosen: ScorerKind | None = next((one for one in SCORER_KINDS if one == table.get("kind")), None)
+    named: ScorerKind | None = next((one for one in SCORER_KINDS if _OF_KIND[one][0] in table), None)
+    wrong = [
+        *(
+            (key, f"goes with kind {other}, not {chosen}")
+            for other, keys in _OF_KIND.items()
+            for key in keys
+            if chosen not in (None, other) and key in table
         ),
-        tolerance=float(fields.number("tolerance", zero=True) or 0),
-        timeout=60.0 if timeout is None else timeout,
-        function=fields.text("function"),
-        command=fields.texts("command") or (),
-        output=fields.word("output", COMMAND_OUTPUTS) or "json",
-        predicates=_rules(fields, has_server=has_server),
-        tool=fields.text("tool"),
-        arguments=arguments,
-        isolation=read_isolation(fields),
-        files=read_list(fields, "files", lambda name: _no_files(folder, name), same=None),
-    )
-    if chosen is not None or named:
-        _check_needs(fields, scorer, folder, has_server=has_server)
-    _check_rules(fields, scorer)
-    return scorer
+        *unlike_json(table_of(table, "arguments"), "arguments").told,
+        *wrong_items(table, "constraints", _no_name, str),
+        *wrong_items(table, "files", lambda name: _no_files(folder, name)),
+        *_metrics(table),
+        *_predicates(table, has_server=has_server),
+        *_given_once(table),
+    ]
+    if (judge := chosen or named) is not None:
+        wrong += _needs(table, judge, folder, has_server=has_server)
+    return ((f"scorer.{at}", reason) for at, reason in wrong)
+
+
+def _no_name(text: str) -> str | None:
+    return None if text.strip() else "must not be empty; give the number's name"
 
 
 _MISSING: Mapping[ScorerKind, str] = {
@@ -198,23 +219,24 @@ _MISSING: Mapping[ScorerKind, str] = {
 }
 
 
-def _check_needs(fields: Fields, scorer: Scorer, folder: Path, *, has_server: bool) -> None:
-    """A fault for what the kind of a scorer needs and the table lacks."""
-    key = _OF_KIND[scorer.kind][0]
-    if fields.table.get(key) in (None, []):
-        fields.fault(key, _MISSING[scorer.kind])
-    if scorer.kind == "function" and scorer.function is not None:
-        check_function(fields, scorer.function, folder, has_server=has_server)
-    if scorer.kind == "command" and fields.table.get(key) == list(scorer.command):
-        wrong = command_fault(scorer.command, folder)
-        if wrong is not None:
-            fields.fault(f"command[{wrong[0]}]", wrong[1])
-    if scorer.kind == "command" and scorer.output == "exit_code" and (len(scorer.metrics) > 1 or scorer.constraints):
-        fields.fault("output", "an exit code is one metric and no constraint; let the command print JSON")
-    if scorer.kind == "tool" and scorer.tool in TAKEN:
-        fields.fault("tool", f"{scorer.tool!r} is what agents call; name a tool that only the judge calls")
-    if scorer.kind == "tool" and not has_server:
-        fields.fault("tool", "there is no [server] whose tool it could be")
+def _needs(table: Mapping[str, Any], judge: ScorerKind, folder: Path, *, has_server: bool) -> Iterator[Wrong]:
+    """What the kind of a scorer needs and the table lacks."""
+    key = _OF_KIND[judge][0]
+    if table.get(key) in (None, []):
+        yield key, _MISSING[judge]
+    function, tool = given_text(table, "function"), given_text(table, "tool")
+    if judge == "function" and function is not None and (why := wrong_function(function, folder, has_server)):
+        yield "function", why
+    words = [text for _, text in given_texts(table, "command")]
+    if judge == "command" and words == table.get("command") and (wrong := command_fault(words, folder)):
+        yield f"command[{wrong[0]}]", wrong[1]
+    several = len(rows_of(table, "metrics")) > 1 or given_texts(table, "constraints")
+    if judge == "command" and table.get("output") == "exit_code" and several:
+        yield "output", "an exit code is one metric and no constraint; let the command print JSON"
+    if judge == "tool" and tool in TAKEN:
+        yield "tool", f"{tool!r} is what agents call; name a tool that only the judge calls"
+    if judge == "tool" and not has_server:
+        yield "tool", "there is no [server] whose tool it could be"
 
 
 def _no_files(folder: Path, pattern: str) -> str | None:
@@ -222,63 +244,41 @@ def _no_files(folder: Path, pattern: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def read_list(
-    fields: Fields, key: str, wrong: Callable[[str], str | None], same: Callable[[str], str] | None = str
-) -> tuple[str, ...]:
-    """A list of texts; each that is `wrong`, or the `same` as an earlier one, is a fault."""
-    texts = fields.texts(key) or ()
-    for place, text in enumerate(texts):
-        reason = wrong(text)
-        if reason is None and same is not None and same(text) in map(same, texts[:place]):
-            reason = f"{text!r} stands there twice"
-        if reason is not None:
-            fields.fault(f"{key}[{place}]", reason)
-    return texts
-
-
-def _metrics(fields: Fields) -> tuple[Metric, ...]:
-    found: list[Metric] = []
-    for one in fields.rows("metrics", METRIC_KEYS, MOST_METRICS):
-        name, unit = one.text("metric", needed=True) or "", one.text("unit") or ""
-        for key, text in (("metric", name), ("unit", unit)):
+def _metrics(table: Mapping[str, Any]) -> Iterator[Wrong]:
+    rows = rows_of(table, "metrics")
+    names = [given_text(row, "metric") for _, row in rows]
+    if table.get("metrics") == []:
+        yield "metrics", "is missing; give [[scorer.metrics]], the one that attempts are compared by first"
+    if len(rows) > MOST_METRICS:
+        yield "metrics", f"has {len(rows)} tables; at most {MOST_METRICS}"
+    for place, row in rows[:MOST_METRICS]:
+        at = f"metrics[{place}]"
+        for key in ("metric", "unit"):
+            text = given_text(row, key) or ""
             if len(text.splitlines()) > 1 or "\t" in text:
-                one.fault(key, "must be one line")
-        if name and name in {other.name for other in found}:
-            one.fault("metric", f"{name!r} stands there twice")
-        target, best_known = (one.number(key, negative=True) for key in ("target", "best_known"))
-        if target is not None and "direction" not in one.table:
-            one.fault("direction", "is missing; a target is reached from one side: minimize or maximize")
-        found.append(
-            Metric(
-                name=name,
-                unit=unit,
-                direction=one.word("direction", DIRECTIONS),
-                target=None if target is None else float(target),
-                best_known=None if best_known is None else float(best_known),
-            )
-        )
-    if not fields.table.get("metrics"):
-        fields.fault("metrics", "is missing; give [[scorer.metrics]], the one that attempts are compared by first")
-    return tuple(found)
+                yield f"{at}.{key}", "must be one line"
+        name = given_text(row, "metric")
+        if name is not None and names.index(name) < place:
+            yield f"{at}.metric", f"{name!r} stands there twice"
+        if "target" in row and "direction" not in row:
+            yield f"{at}.direction", "is missing; a target is reached from one side: minimize or maximize"
 
 
-def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
-    found: list[Rule] = []
-    for one in fields.rows("predicates", RULE_KEYS, MOST_RULES):
-        metric, expression = (one.text(key, needed=True) for key in RULE_KEYS)
-        if expression is not None:
-            try:
-                checked_expression(expression)
-            except SyntaxProblem as problem:
-                one.fault("expression", str(problem))
-            else:
-                _check_names(one, expression, has_server=has_server)
-        found.append(Rule(metric=metric or "", expression=expression or ""))
-    return tuple(found)
+def _predicates(table: Mapping[str, Any], *, has_server: bool) -> Iterator[Wrong]:
+    rows = rows_of(table, "predicates")
+    if len(rows) > MOST_RULES:
+        yield "predicates", f"has {len(rows)} tables; at most {MOST_RULES}"
+    for place, row in rows[:MOST_RULES]:
+        expression = given_text(row, "expression")
+        try:
+            wrong = [] if expression is None else unknown_names(checked_expression(expression), has_server)
+        except SyntaxProblem as problem:
+            wrong = [str(problem)]
+        yield from ((f"predicates[{place}].expression", reason) for reason in wrong)
 
 
-def _check_names(rule: Fields, expression: str, *, has_server: bool) -> None:
-    """A fault for each name in an expression that is neither given nor made by itself."""
+def unknown_names(expression: str, has_server: bool) -> list[str]:
+    """What is told of each name in an expression that is neither given nor made by itself."""
     told = ("submission", "arguments", "result") if has_server else ("submission",)
     told += ("calls", "evaluations")
     tree = parsed_python(expression.strip(), "eval")
@@ -287,57 +287,54 @@ def _check_names(rule: Fields, expression: str, *, has_server: bool) -> None:
     made |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     read = {node.id: None for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     unknown = [name for name in read if name not in made and name not in told and name not in KNOWN_NAMES]
-    for name in unknown:
-        known = f"{', '.join(told)} and Python's own such as len, sorted, abs"
-        rule.fault("expression", f"there is no name {name[:60]!r} here{nearest(name, told)}; known: {known}")
+    known = f"{', '.join(told)} and Python's own such as len, sorted, abs"
+    return [f"there is no name {name[:60]!r} here{nearest(name, told)}; known: {known}" for name in unknown]
 
 
-def _check_rules(fields: Fields, scorer: Scorer) -> None:
-    """A fault for each number that no predicate gives, or that two give."""
-    given = [rule.metric for rule in scorer.predicates]
-    wanted = [(f"metrics[{place}].metric", metric.name) for place, metric in enumerate(scorer.metrics)]
-    wanted += [(f"constraints[{place}]", name) for place, name in enumerate(scorer.constraints)]
-    for key, name in wanted:
-        if given and name.strip() and name not in given:
-            fields.fault(key, f"no predicate gives {name!r}")
+def _given_once(table: Mapping[str, Any]) -> Iterator[Wrong]:
+    """Each number that no predicate gives, or that two give."""
+    given = [given_text(row, "metric") for _, row in rows_of(table, "predicates")]
+    wanted = [(f"metrics[{place}].metric", given_text(row, "metric")) for place, row in rows_of(table, "metrics")]
+    wanted += [(f"constraints[{place}]", name.strip() and name) for place, name in given_texts(table, "constraints")]
+    for at, name in wanted:
+        if given and name and name not in given:
+            yield at, f"no predicate gives {name!r}"
     for place, name in enumerate(given):
-        if name and name in given[:place]:
-            fields.fault(f"predicates[{place}].metric", f"{name!r} is given twice")
+        if name is not None and name in given[:place]:
+            yield f"predicates[{place}].metric", f"{name!r} is given twice"
 
 
 _GIVEN = frozenset(("calls", "evaluations"))
 """What a scoring function is told besides, if it has parameters of these names."""
 
 
-def check_function(fields: Fields, function: str, folder: Path, *, has_server: bool) -> None:
-    """Checks that the file is there, is Python, and has the function, with the parameters of its call.
+def wrong_function(function: str, folder: Path, has_server: bool) -> str | None:
+    """Why a scoring function cannot be called: the file is not there, is no Python, or has no such function.
 
     The parameters are checked where the file has one plain `def` of this name. A name that is bound in another way (an
     import, a decorator, an assignment) passes: only running the file would tell.
     """
     file, colon, name = function.partition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        fields.fault("function", f'{function!r} is not of the form "FILE.py:NAME"')
-        return
+        return f'{function!r} is not of the form "FILE.py:NAME"'
     path = file_of(folder, file)
     tree = None if isinstance(path, str) else parsed_python(path)
     if not isinstance(tree, ast.Module):
-        fields.fault("function", path if isinstance(path, str) else f"{file!r} cannot be read as Python")
-        return
+        return path if isinstance(path, str) else f"{file!r} cannot be read as Python"
     nodes = list(ast.walk(tree))
     if not any(value in (name, "*", "__getattr__") for one in nodes for value in vars(one).values()):
         defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-        fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, defined)}")
-        return
+        return f"{file!r} has no function {name!r}{nearest(name, defined)}"
     bound = [one for one in nodes if name in (getattr(one, "name", ""), getattr(one, "asname", ""))]
     bound += [one for one in nodes if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)]
     only = bound[0] if len(bound) == 1 and bound[0] in tree.body else None
     if not isinstance(only, ast.FunctionDef | ast.AsyncFunctionDef) or only.decorator_list:
-        return
+        return None
     ways = (frozenset(("submission",)), *((frozenset(("arguments", "result")),) if has_server else ()))
-    if not any(_takes(only.args, way) for way in ways):
-        called = f"{name}(submission=…)" + (f" or {name}(arguments=…, result=…)" if has_server else "")
-        fields.fault("function", f"{name!r} of {file!r} cannot be called as {called}, as the judge will be")
+    if any(_takes(only.args, way) for way in ways):
+        return None
+    called = f"{name}(submission=…)" + (f" or {name}(arguments=…, result=…)" if has_server else "")
+    return f"{name!r} of {file!r} cannot be called as {called}, as the judge will be"
 
 
 def _takes(wanted: ast.arguments, given: frozenset[str]) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, cast
 import anyio
 
 from pursuit.config.servers import PYTHON
-from pursuit.config.surroundings import Surroundings
+from pursuit.config.surroundings import Surroundings, no_isolation
 from pursuit.core.attempts import AttemptScored, ScoreRow, SubmissionTaken
 from pursuit.core.patterns import Unfinished
 from pursuit.core.tools import CallFailed, ToolResult
@@ -36,14 +36,14 @@ class CannotScore(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class JudgeScore:
     """One row with a finite value for each metric of the manifest, in its order; and whether all targets are met."""
 
     rows: tuple[ScoreRow, ...]
     solved: bool
 
 
-def score_of(scorer: Scorer, said: Any) -> Score:
+def score_of(scorer: Scorer, said: Any) -> JudgeScore:
     """The score in what a judge said: a number, or a table of metrics; `feasible` may stand beside them.
 
     Raises `CannotScore`.
@@ -61,7 +61,7 @@ def score_of(scorer: Scorer, said: Any) -> Score:
         )
         for metric in scorer.metrics
     )
-    return Score(rows, feasible and all(metric.met(numbers[metric.name]) for metric in scorer.metrics))
+    return JudgeScore(rows, feasible and all(metric.met(numbers[metric.name]) for metric in scorer.metrics))
 
 
 def _numbers(scorer: Scorer, said: Any) -> tuple[dict[str, float], bool]:
@@ -251,16 +251,22 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A score, and what of it came from a server."""
+    """A score, and what of it came from a server.
 
-    score: Score
+    `isolated` says whether submitted code was kept away from the judge; None if the problem has no repository.
+    """
+
+    score: JudgeScore
     evidence: dict[str, Any] | None = None
+    isolated: bool | None = None
 
 
 def scored_event(found: Judged, *, at: float, version: str) -> AttemptScored:
     """The score as an event; `version` is the digest of the judge."""
     score = found.score
-    return AttemptScored(at=at, rows=score.rows, solved=score.solved, evidence=found.evidence, judge=version)
+    return AttemptScored(
+        at=at, rows=score.rows, solved=score.solved, evidence=found.evidence, judge=version, isolated=found.isolated
+    )
 
 
 async def judge(
@@ -286,13 +292,21 @@ async def judge(
                 case "tool":
                     found = dict(evidence) if evidence is not None else await _tool(problem, submitted, call)
                     said = _told(found)
-            return Judged(score_of(scorer, said), found)
+            return Judged(score_of(scorer, said), found, _isolated(problem, said))
     except (CannotScore, PursuitError):
         raise
     except Exception as error:  # the boundary to whatever a judge may say, such as JSON of any depth
         raise CannotScore(f"what it said cannot be read: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from error
     assert scope.cancelled_caught  # noqa: S101 - the only way out of the block without an answer
     raise CannotScore(f"the scorer took longer than {plain_number(scorer.timeout)} s")
+
+
+def _isolated(problem: Manifest, said: Any) -> bool | None:
+    """Whether the judge says so and it can be true: code that sees the judge can forge what it says."""
+    if problem.repository is None:
+        return None
+    possible = problem.scorer.isolation is None and not no_isolation()
+    return possible and isinstance(said, Mapping) and cast("Mapping[str, Any]", said).get("isolated") is True
 
 
 async def _function(problem: Manifest, submitted: Submitted) -> Any:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from pursuit.config.files import Fields
 from pursuit.errors import Fault
 from pursuit.problems.brief import SUBMIT, source_words
 from pursuit.problems.files import file_of, files_of, parsed_python, text_of
@@ -45,8 +44,8 @@ def judge_files(manifest: Manifest) -> dict[Path, str]:
     return found
 
 
-def check_assets(root: Fields, manifest: Manifest) -> None:
-    """No asset is the manifest, a file of the judge or the baseline's, or a link to one."""
+def secret_assets(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Each asset that is the manifest, a file of the judge or the baseline's, or a link to one."""
     hidden = {**judge_files(manifest), manifest.path: "the manifest"}
     script = None if manifest.baseline is None else manifest.baseline.proposer.get("file")
     path = file_of(manifest.folder, script) if isinstance(script, str) else None
@@ -56,7 +55,7 @@ def check_assets(root: Fields, manifest: Manifest) -> None:
         asset = file_of(manifest.folder, name)
         what = next((what for file, what in hidden.items() if isinstance(asset, Path) and _is_one(asset, file)), None)
         if what is not None:
-            root.fault(f"assets[{place}]", f"{name!r} is {what}: no agent may see it; take it out of assets")
+            yield f"assets[{place}]", f"{name!r} is {what}: no agent may see it; take it out of assets"
 
 
 def _is_one(path: Path, other: Path) -> bool:

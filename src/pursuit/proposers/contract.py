@@ -1,14 +1,30 @@
-"""The `Proposer` protocol and its answers. A proposer reads the state, and makes no call itself."""
+"""The port of proposers: the hooks of a kind, the answers of a proposer, and what both are given.
+
+A `ProposerKind` has the hooks that need no run: it admits a mission, gets ready, opens a proposer. A `Proposer` lives
+for one run. It reads the state; the engine makes the calls, but for those of the proposer's own tools.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
-from pursuit.core.events import AnyEvent, WaitingFor
-from pursuit.core.mission import Proposal
-from pursuit.core.state import MissionState
+import msgspec
+
+from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.events import AnyEvent, ConversationCompacted, Outcome, WaitingFor, WorkspaceChange
+from pursuit.core.mission import Mission, Proposal
+from pursuit.core.proposing import ProposerSettings, find_kind
+from pursuit.core.state import CallRecord, MissionState
+from pursuit.core.tools import Tool
+from pursuit.errors import Fault, InvalidArgument, ModelUnavailable
+from pursuit.proposers.language import LanguageModel, ModelAccess, Models, OfferedTool
 
 Past = Callable[[int], Awaitable[Sequence[tuple[int, AnyEvent]]]]
 """Reads the mission's events after a sequence number, each with its own number."""
@@ -28,7 +44,7 @@ class Waiting:
     after: float | None = None
     """Seconds from now until the provider wants to be asked again."""
     window: int | None = None
-    """What the model takes at most, if it refused a request as too long."""
+    """The most tokens that the model takes, if it refused a request as too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +80,270 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """The proposer cannot work until the operator repairs something, a key for example."""
+class Blocked:
+    """The proposer cannot work until the operator repairs something, a key for example; `lost` as in `Waiting`."""
+
+    reason: str
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """There is nothing more to try: the mission ends as `proposer_done`."""
 
     reason: str
 
 
-Proposed = Proposal | Turn | Waiting | Failed | Broken
+Proposed = Proposal | Turn | Waiting | Failed | Blocked | Done
 
 
-class Proposer(Protocol):
-    """Suggests the calls of the next iteration."""
+class Performed(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a call that the proposer performed itself.
 
-    @property
-    def operators_own(self) -> bool:
-        """Whether the operator wrote what it proposes, so that its scripts may set metrics."""
+    `used` has the amounts that are known, by the names of caps. `change` identifies what the call left behind.
+    """
+
+    outcome: Outcome
+    error: str | None = None
+    said: dict[str, Any] = {}
+    used: dict[str, float] = {}
+    change: WorkspaceChange | None = None
+    blobs: dict[str, bytes] = {}
+
+
+class ChecksImpossible(Exception):
+    """The checks of this iteration cannot run; the text says why."""
+
+
+class Moved(Protocol):
+    """Where the command of a check runs, given the folder that its criterion names."""
+
+    def __call__(self, cwd: str | None, /) -> str:
+        """The folder."""
         ...
 
+
+class Proposer(ABC):
+    """Suggests the calls of the next iteration; opened for one run of one mission."""
+
+    keeps_result: ClassVar[bool] = False
+    """Whether `completed` leaves something behind."""
+
+    @abstractmethod
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """The next proposal; `reasons` say why the last one for this iteration was refused."""
+
+    def continues(self, state: MissionState) -> bool:
+        """Whether it is asked again in the open iteration, after the calls so far."""
+        return False
+
+    def tries_again(self, state: MissionState) -> bool:
+        """Whether it is asked again in the open iteration although none of its calls can be made."""
+        return False
+
+    def remembers(self) -> Mapping[str, Any]:
+        """The JSON values that are stored with the proposal, at most 64 KiB, and are in the state from then on."""
+        return {}
+
+    async def perform(self, call: CallRecord, services: Services) -> Performed:
+        """Performs a call of a tool of its own."""
+        raise NotImplementedError(call.tool)
+
+    def interrupted(self) -> Performed | None:
+        """The end of the call that was just cancelled; None if the call was not begun."""
+        return None
+
+    async def recover(self, call: CallRecord) -> Performed | None:
+        """The end of a call of its own that a dead process left; None if that is not known."""
+        return None
+
+    @asynccontextmanager
+    async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
+        """Around the checks of an iteration; gives where their commands run. Raises `ChecksImpossible`.
+
+        `running` is whether a check still runs as a task.
+        """
+        yield None
+
+    async def completed(self, state: MissionState) -> Mapping[str, str]:
+        """Leaves the result of a completed mission behind, as often as it is called; warnings with their codes."""
+        return {}
+
+    def notes(self) -> Mapping[str, str]:
+        """Warnings about the run so far, with their codes."""
+        return {}
+
+
+class Services(Protocol):
+    """What a run does for a proposer that performs calls itself."""
+
+    async def ask(self, tool: Tool, arguments: Mapping[str, Any], *, unattended: bool, seconds: float) -> bool | None:
+        """Whether policy, or a person within these seconds, allows a step; None if nobody answered in time."""
         ...
+
+    async def call(self, tool: Tool, arguments: dict[str, Any], *, seconds: float) -> Mapping[str, Any]:
+        """Makes a call of the mission, and returns its MCP result; a question is held for these seconds."""
+        ...
+
+    def offered(self) -> Mapping[str, Tool]:
+        """The tools of the mission that a proposer may call, by their full names."""
+        ...
+
+
+class NoModels:
+    """Opens no language model."""
+
+    def open(self, name: str) -> LanguageModel:
+        """Raises `ModelUnavailable`."""
+        raise ModelUnavailable(f"{name} cannot be asked from here")
+
+    async def check(self, name: str) -> None:
+        """Raises `ModelUnavailable`."""
+        self.open(name)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def priced(self, name: str) -> bool:
+        """No price is known."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrivingPlace:
+    """Where missions run: how models are asked, the folder for workspaces and the environment of commands."""
+
+    access: ModelAccess = field(default_factory=lambda: ModelAccess(models=NoModels()))
+    workspaces: Path | None = None
+    surroundings: Surroundings = USUAL_SURROUNDINGS
+    handed: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The objects that the program handed in as proposers, by mission."""
+    callables: set[str] = field(default_factory=set[str])
+    """The Python code that proposers may load: of trusted mission files and of the configuration."""
+    client_kinds: frozenset[str] = frozenset()
+    """The kinds of other packages that an MCP client may name."""
+
+
+def _as_it_is(model: LanguageModel) -> LanguageModel:
+    return model
+
+
+async def _no_past(_after: int) -> Sequence[tuple[int, AnyEvent]]:
+    return ()
+
+
+async def _no_blob(_digest: str) -> bytes | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposerContext:
+    """What the engine gives a proposer for one run.
+
+    `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also
+    across a crash, and its use is counted. `past` reads the events so far, `blob` what they set aside, and
+    `compact` records that a conversation was cut. `sampler` is the model of the client that drives, if it has one.
+    `lessons` are those of similar missions: data, not instructions. `proposal` is that of the client that drives.
+    """
+
+    mission: Mission
+    mission_id: str = ""
+    tools: Sequence[OfferedTool] = ()
+    record: Callable[[LanguageModel], LanguageModel] = _as_it_is
+    past: Past = _no_past
+    blob: Callable[[str], Awaitable[bytes | None]] = _no_blob
+    compact: Callable[[ConversationCompacted], Awaitable[None]] | None = None
+    now: Callable[[], float] = time.time
+    sampler: LanguageModel | None = None
+    lessons: Sequence[str] = ()
+    proposal: Proposal | None = None
+    services: Services | None = None
+    place: DrivingPlace = field(default_factory=DrivingPlace)
+
+
+class MissionAdmission(Protocol):
+    """A mission that is being admitted: its names are resolved, and each fault is collected."""
+
+    mission: Mission
+    row: dict[str, Any]
+    """The settings as plain data: names that are made whole are written here."""
+    tools: Sequence[str]
+    catalogue: Catalogue
+    models: Models | None
+    among: Collection[str] | None
+    """The models that the mission may have; None is any."""
+    faults: list[Fault]
+    warnings: list[str]
+
+    def fault(self, field: str, reason: str) -> None:
+        """Collects a fault."""
+        ...
+
+    def tool(self, field: str, name: str) -> str:
+        """The full name of a tool of the mission."""
+        ...
+
+    def arguments(self, field: str, tool: str, args: Mapping[str, Any]) -> None:
+        """Collects what is wrong with the arguments of a call by the tool's schema."""
+        ...
+
+
+S = TypeVar("S", bound=ProposerSettings)
+
+
+class ProposerKind(ABC, Generic[S]):
+    """The hooks of a kind that need no run; each gets the settings of the mission."""
+
+    settings: type[S]
+
+    def tools(self, settings: S) -> Sequence[Tool]:
+        """The tools that its proposer performs itself."""
+        return ()
+
+    def complete(self, mission: Mission) -> Mission:
+        """The mission with what this kind adds to it at the start: a fleet, for example."""
+        return mission
+
+    def require(self) -> None:
+        """Raises `ExtraMissing` if a package is missing that it needs."""
+
+    async def admit(self, settings: S, admission: MissionAdmission) -> None:
+        """Checks the settings at the start of a mission, and makes the names in them whole."""
+
+    def started(self, settings: S, mission_id: str, place: DrivingPlace) -> None:
+        """Called when a mission was started here, with the settings as they were given."""
+
+    async def ready(self, settings: S, mission_id: str, mission: Mission, place: DrivingPlace) -> Mapping[str, str]:
+        """Raises before anything is spent if it cannot work from here; returns warnings with their codes."""
+        return {}
+
+    @abstractmethod
+    def open(self, settings: S, context: ProposerContext) -> AbstractAsyncContextManager[Proposer]:
+        """The proposer of one run, for as long as the block."""
+
+    def report(self, mission: Mission, settings: S, report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What it adds to a report."""
+        return {}
+
+
+class SimpleKind(ProposerKind[S]):
+    """A kind whose proposer needs no set-up and no end."""
+
+    @abstractmethod
+    def make(self, settings: S, context: ProposerContext) -> Proposer:
+        """The proposer of one run."""
+
+    @asynccontextmanager
+    async def open(self, settings: S, context: ProposerContext) -> AsyncGenerator[Proposer]:
+        """The proposer that `make` makes."""
+        yield self.make(settings, context)
+
+
+def kind_of(settings: ProposerSettings) -> ProposerKind[Any]:
+    """The kind of a mission's proposer. Raises `InvalidArgument` if it is not installed here."""
+    found = find_kind(settings.kind)
+    if found is None:
+        raise InvalidArgument(
+            f"the proposer {settings.kind!r} is not installed here; install the package that has it", field="proposer"
+        )
+    return cast("ProposerKind[Any]", found)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
-from pursuit.core.events import ConversationCompacted, ModelAnswer, Request
-from pursuit.proposers.contract import Past
+from pursuit.core.events import ModelAnswer, Request
 
 _SAME = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google", "google-vertex": "google"}
 _PER = 1_000_000
@@ -183,12 +181,12 @@ def not_text(message: Message) -> int:
     return sum(len(one.data) - MEDIA_BYTES for one in media)
 
 
-class Measured:
+class MeasuredRequest:
     """The size and the fingerprint of messages, which grow with the conversation instead of being made anew."""
 
     __slots__ = ("_hash", "size")
 
-    def __init__(self, before: Measured | None = None) -> None:
+    def __init__(self, before: MeasuredRequest | None = None) -> None:
         self.size = 0 if before is None else before.size
         self._hash: Any = hashlib.sha256() if before is None else before._hash.copy()
 
@@ -242,13 +240,13 @@ class ModelRequest:
     cache_key: str = ""
     on_words: Callable[[str], None] | None = field(default=None, compare=False)
     tools_body: bytes = field(default=b"", compare=False)
-    measured: Measured = field(default_factory=Measured, compare=False)
+    measured: MeasuredRequest = field(default_factory=MeasuredRequest, compare=False)
 
     def __post_init__(self) -> None:
         if self.tools and not self.tools_body:
             object.__setattr__(self, "tools_body", encoded_tools(self.tools))
         if self.messages and not self.measured.size:
-            object.__setattr__(self, "measured", Measured().add(self.messages))
+            object.__setattr__(self, "measured", MeasuredRequest().add(self.messages))
 
     @property
     def size(self) -> int:
@@ -280,11 +278,15 @@ Refusal = Literal["key", "length", "content", "other"]
 
 
 class Rejected(NoAnswer):
-    """The provider refuses such requests: a wrong key, a text longer than its window, content that it cannot take."""
+    """The provider refuses such requests: a wrong key, a text longer than its window, content that it cannot take.
 
-    def __init__(self, message: str, kind: Refusal = "other") -> None:
+    `lost` as in `Unreachable`.
+    """
+
+    def __init__(self, message: str, kind: Refusal = "other", *, lost: int = 0) -> None:
         super().__init__(message)
         self.kind: Refusal = kind
+        self.lost = lost
 
 
 class NoAnswerYet(Exception):
@@ -376,21 +378,34 @@ class Models(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProposerContext:
-    """What the engine gives a proposer for one run.
+class Patience:
+    """How a conversation goes on when its model cannot be reached, and when it is cut.
 
-    `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also
-    across a crash, and its use is counted. `past` reads the events so far, `blob` what they set aside, and
-    `compact` records that a conversation was cut. `sampler` is the model of the client that drives, if it has one.
-    `lessons` are those of similar missions: data, not instructions.
+    A model that fails `failures` times in a row gives way to the next of the mission's `fallback`, if there is one.
+    The pauses between the tries double. A request that fills more than `full` of the window is cut; the newest
+    exchanges stay as far as they fit into `kept` of it; results of more than `large` tokens go first. A request that
+    the provider refuses for its length or its content is sent again without a part of it, at most `cuts` times in a
+    row; a model's window is then `narrower` than what was sent.
     """
 
-    tools: Sequence[OfferedTool]
-    record: Callable[[LanguageModel], LanguageModel]
-    past: Past
-    blob: Callable[[str], Awaitable[bytes | None]]
-    compact: Callable[[ConversationCompacted], Awaitable[None]] | None = None
-    mission_id: str = ""
-    now: Callable[[], float] = time.time
-    sampler: LanguageModel | None = None
-    lessons: Sequence[str] = ()
+    failures: int = 2
+    first_pause: float = 5.0
+    longest_pause: float = 300.0
+    full: float = 0.7
+    kept: float = 0.2
+    large: int = 500
+    cuts: int = 4
+    narrower: float = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAccess:
+    """How this process asks language models; `tools_bytes` bounds the description of all tools.
+
+    `kept` is what a kind keeps from one run to the next.
+    """
+
+    models: Models
+    tools_bytes: int = ROOM
+    patience: Patience = field(default_factory=Patience)
+    kept: dict[str, Any] = field(default_factory=dict[str, Any])

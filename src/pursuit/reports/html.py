@@ -65,6 +65,8 @@ COLUMNS = (
     "tokens",
     "other metrics",
     "notes",
+    "turns",
+    "cost",
 )
 AGENT_COLUMNS = ("who", "attempts", "feasible", "solved", "mean", "standard error", "best", "pass@k")
 WHOLE = ("attempt", "status", "score")
@@ -120,6 +122,8 @@ def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]
         "" if row["tokens"] is None else figure(row["tokens"]),
         "; ".join(others(row)),
         "; ".join(notes(row)),
+        "" if row["turns"] is None else figure(row["turns"]),
+        "" if row["turns"] is None else "unknown" if row["cost_usd"] is None else f"${figure(row['cost_usd'])}",
     )
 
 
@@ -155,6 +159,8 @@ def notes(row: Mapping[str, Any]) -> list[str]:
         found.append(f"attempt {row['number']} of the same caller")
     if row["spent_budgets"]:
         found.append(f"spent: {', '.join(row['spent_budgets'])}")
+    if row["isolated"] is False:
+        found.append("not isolated")
     if row["fate_unknown"]:
         found.append("fate unknown")
     if row["other_version"]:

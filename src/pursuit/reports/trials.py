@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from pursuit.core.report import Trial
 from pursuit.errors import ExtraMissing
 
-Trials = Sequence[Mapping[str, Any]]
+Trials = Sequence[Trial]
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 HEAD = ("trial", "iteration", "tool", "outcome", "best", "seconds", "started_at")
@@ -23,19 +24,19 @@ def table_of(trials: Trials) -> tuple[list[str], list[list[Any]]]:
     """The columns and rows of a flat table: each argument and each metric has its own column.
 
     A metric with the name of another column is `metric.NAME`, an argument `arg.NAME`; what is no number, text or flag
-    stays a list or a table.
+    stays a list or a table. Iterations count from 1, as everywhere that people read them.
     """
-    args = list(dict.fromkeys(name for row in trials for name in row["args"]))
-    metrics = list(dict.fromkeys(name for row in trials for name in row["metrics"]))
+    args = list(dict.fromkeys(name for row in trials for name in row.args))
+    metrics = list(dict.fromkeys(name for row in trials for name in row.metrics))
     taken = {*HEAD, *TAIL}
     arg_names = [f"arg.{name}" if name in taken or name in metrics else name for name in args]
     metric_names = [f"metric.{name}" if name in taken or name in args else name for name in metrics]
     rows = [
         [
-            *(row[name] for name in HEAD),
-            *(row["args"].get(name) for name in args),
-            *(row["metrics"].get(name) for name in metrics),
-            *(row.get(name) for name in TAIL),
+            *(row.iteration + 1 if name == "iteration" else getattr(row, name) for name in HEAD),
+            *(row.args.get(name) for name in args),
+            *(row.metrics.get(name) for name in metrics),
+            *(getattr(row, name) for name in TAIL),
         ]
         for row in trials
     ]
@@ -84,8 +85,8 @@ def _uniform(column: Sequence[Any]) -> list[Any]:
 
 
 def as_frame(trials: Trials) -> Any:
-    """A pandas DataFrame, or the rows themselves if pandas is not installed."""
-    if find_spec("pandas") is None:
-        return list(trials)
+    """A pandas DataFrame, or a list of dicts with the same columns if pandas is not installed."""
     columns, rows = table_of(trials)
+    if find_spec("pandas") is None:
+        return [dict(zip(columns, row, strict=True)) for row in rows]
     return import_module("pandas").DataFrame(rows, columns=columns)

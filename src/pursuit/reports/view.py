@@ -1,16 +1,25 @@
-"""What a reader is shown of a report, in which order, as plain text and numbers.
-
-Reading never fails, whatever the JSON holds: what has the wrong shape is left out.
-"""
+"""What a reader is shown of a report, in which order, as plain text and numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
-from pursuit.reports.wording import compact, count, figure, moment, number, reason, seconds_between, sign, span, text
+from pursuit.core.caps import SHOWN, BudgetUse
+from pursuit.reports.wording import (
+    amount,
+    compact,
+    figure,
+    moment,
+    number,
+    reason,
+    seconds_between,
+    sign,
+    span,
+    text,
+)
 
 MAX_TITLE = 160
 MAX_ROWS = 500
@@ -21,19 +30,6 @@ SHOWN_OUTPUT = 8
 
 _TONES = {"completed": "good", "terminated": "warn", "failed": "bad"}
 _MARKS = {"met": "good", "unmet": "bad", "inconclusive": "warn"}
-
-
-def _dollars(value: Any) -> str:
-    return f"${figure(value)}"
-
-
-_GAUGES: tuple[tuple[str, str, str, Callable[[Any], str]], ...] = (
-    ("Iterations", "max_iterations", "iterations", figure),
-    ("Tool calls", "max_tool_calls", "tool_calls", figure),
-    ("Wall clock", "max_wall_clock_seconds", "wall_clock_seconds", span),
-    ("Tokens", "max_tokens", "tokens", figure),
-    ("Cost", "max_cost_usd", "cost_usd", _dollars),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,32 +119,41 @@ class ReportView:
     ledger: tuple[tuple[str, str], ...]
 
 
+_SINCE: Mapping[str, Any] = {
+    **dict.fromkeys(("approvals", "call_log", "checks", "turns"), ()),
+    "best_point": None,
+    "call_log_omitted": 0,
+}
+"""What the first reports did not have."""
+
+
 def read(report: Mapping[str, Any]) -> ReportView:
     """The view of a report."""
-    title, body = _headline(text(report.get("directive")))
-    criteria = tuple(_criterion(entry) for entry in _entries(report.get("criteria")))
-    calls = _mapping(report.get("calls"))
+    report = {**_SINCE, **report}
+    title, body = _headline(text(report["directive"]))
+    criteria = tuple(_criterion(entry) for entry in report["criteria"])
+    calls = report["calls"]
     return ReportView(
-        session_id=text(report.get("session_id")),
+        session_id=text(report["session_id"]),
         title=title,
         body=body,
-        status=text(report.get("status")) or "unknown",
-        tone=_TONES.get(text(report.get("status")), "calm"),
-        verdict=text(report.get("verdict")),
-        reason=reason(report.get("verdict_reason")),
-        reason_text=text(report.get("reason_text")),
+        status=text(report["status"]),
+        tone=_TONES.get(text(report["status"]), "calm"),
+        verdict=text(report["verdict"]),
+        reason=reason(report["verdict_reason"]),
+        reason_text=text(report["reason_text"]),
         times=_times(report),
-        gauges=_gauges(report),
+        gauges=tuple(_gauges(BudgetUse.from_json(report["budget"]))),
         criteria=criteria,
         met=sum(criterion.status == "met" for criterion in criteria),
-        best=_best(_mapping(report.get("best_point"))),
-        metrics=_metrics(_mapping(report.get("metrics"))),
-        outcomes=_outcomes(calls.get("by_outcome")),
+        best=_best(report["best_point"]),
+        metrics=_metrics(report["metrics"]),
+        outcomes=_outcomes(calls["by_outcome"]),
         tables=_tables(report, calls),
         timeline=_timeline(report),
-        lessons=tuple(text(lesson) for lesson in _items(report.get("lessons"))),
-        warnings=tuple(text(warning) for warning in _items(report.get("warnings"))),
-        ledger=_ledger(_mapping(report.get("ledger"))),
+        lessons=tuple(text(lesson) for lesson in report["lessons"]),
+        warnings=tuple(text(warning) for warning in report["warnings"]),
+        ledger=_ledger(report["ledger"]),
     )
 
 
@@ -162,52 +167,40 @@ def _headline(directive: str) -> tuple[str, str]:
 
 def _times(report: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     pairs = [(label, moment(report.get(key))) for label, key in (("Created", "created_at"), ("Started", "started_at"))]
-    pairs.append(("Ended", moment(report.get("ended_at"))))
-    if (taken := seconds_between(report.get("started_at"), report.get("ended_at"))) is not None:
+    pairs.append(("Ended", moment(report["ended_at"])))
+    if (taken := seconds_between(report["started_at"], report["ended_at"])) is not None:
         pairs.append(("From start to end", span(taken)))
     return tuple((label, value) for label, value in pairs if value)
 
 
-def _gauges(report: Mapping[str, Any]) -> tuple[Gauge, ...]:
-    budget = _mapping(report.get("budget"))
-    used = {"iterations": report.get("iteration_count"), **_mapping(budget.get("used"))}
-    rows = (_gauge(label, budget.get(cap), used.get(key, 0.0), show) for label, cap, key, show in _GAUGES)
-    return tuple(gauge for gauge in rows if gauge is not None)
-
-
-def _gauge(label: str, limit: Any, used: Any, show: Callable[[Any], str]) -> Gauge | None:
-    if used is None and label == "Cost":
-        return Gauge(label=label, used="unknown", limit=None, share=None)
-    cap, spent = number(limit), number(used) or 0.0
-    if cap is None or cap <= 0:
-        return Gauge(label=label, used=show(spent), limit=None, share=None) if spent else None
-    return Gauge(label=label, used=show(spent), limit=show(cap), share=min(1.0, max(0.0, spent / cap)))
+def _gauges(budget: BudgetUse) -> Iterator[Gauge]:
+    for cap in SHOWN:
+        use = budget.caps[cap.name]
+        if use.limit is None and use.used == 0:
+            continue
+        used, limit = (None if one is None else amount(one, cap.unit) for one in (use.used, use.limit))
+        yield Gauge(label=cap.label, used=used or "unknown", limit=None if used is None else limit, share=use.share)
 
 
 def _criterion(entry: Mapping[str, Any]) -> CriterionView:
-    status = text(entry.get("status")) or "inconclusive"
-    evidence, required = entry.get("evidence"), entry.get("required") is not False
+    status, evidence, required = text(entry["status"]), entry["evidence"], entry["required"]
     return CriterionView(
-        criterion_id=text(entry.get("criterion_id")),
-        kind=text(entry.get("kind")),
+        criterion_id=text(entry["criterion_id"]),
+        kind=text(entry["kind"]),
         required=required,
         status=status,
         # An optional criterion that is not met is not shown as bad.
         tone=_MARKS.get(status, "calm") if required or status == "met" else "calm",
-        description=text(entry.get("description")),
+        description=text(entry["description"]),
         evidence="" if evidence is None else compact(evidence),
-        source=_source(_mapping(entry.get("source"))),
+        source=_source(entry["source"]),
     )
 
 
-def _source(source: Mapping[str, Any]) -> str:
+def _source(source: Mapping[str, Any] | None) -> str:
     if not source:
         return ""
-    parts = [text(source.get("tool"))]
-    if number(source.get("iteration")) is not None:
-        parts.append(f"iteration {_counted(source['iteration'])}")
-    parts.append(text(source.get("call_id")))
-    return ", ".join(part for part in parts if part)
+    return f"{text(source['tool'])}, iteration {_counted(source['iteration'])}, {text(source['call_id'])}"
 
 
 def _counted(index: Any) -> str:
@@ -218,20 +211,20 @@ def _counted(index: Any) -> str:
 
 def _metrics(metrics: Mapping[str, Any]) -> tuple[MetricView, ...]:
     """Those with a target come first: they are what the mission was about."""
-    views = [_metric(name, _mapping(entry)) for name, entry in metrics.items()]
+    views = [_metric(name, entry) for name, entry in metrics.items()]
     return tuple(sorted((view for view in views if view.points), key=lambda view: (view.target is None, view.name)))
 
 
 def _metric(name: str, entry: Mapping[str, Any]) -> MetricView:
-    target = _mapping(entry.get("target"))
+    target: Mapping[str, Any] = entry["target"] or {}
     op, level = text(target.get("op")), number(target.get("target"))
-    points = tuple(point for pair in _items(entry.get("points")) if (point := _point(pair)))
+    points = tuple(point for pair in entry["points"] if (point := _point(*pair)))
     return MetricView(
         name=text(name),
         points=tuple(sorted(points, key=lambda point: point[0])),
-        best=number(entry.get("best")),
-        infeasible=_infeasible(_mapping(entry.get("infeasible"))),
-        last=number(entry.get("last")),
+        best=number(entry["best"]),
+        infeasible=_infeasible(entry.get("infeasible")),
+        last=number(entry["last"]),
         target=level,
         goal=f"{sign(op)} {figure(level)}".strip() if level is not None else "",
         trace=_trace(sorted(points, key=lambda point: point[0]), op),
@@ -245,116 +238,105 @@ def _trace(points: Sequence[tuple[float, float]], op: str) -> tuple[tuple[float,
     return tuple(zip((at for at, _ in points), best, strict=True))
 
 
-def _infeasible(entry: Mapping[str, Any]) -> str:
-    return f"{figure(entry.get('value'))} violates {text(entry.get('violates'))}" if entry else ""
+def _infeasible(entry: Mapping[str, Any] | None) -> str:
+    return f"{figure(entry['value'])} violates {text(entry['violates'])}" if entry else ""
 
 
-def _best(row: Mapping[str, Any]) -> BestView | None:
+def _best(row: Mapping[str, Any] | None) -> BestView | None:
     if not row:
         return None
-    beyond = _mapping(row.get("infeasible"))
-    shown = row if row.get("feasible") else beyond
+    beyond: Mapping[str, Any] = row.get("infeasible") or {}
+    shown = row if row["feasible"] else beyond
     remark = ""
     if beyond:
-        broken = ", ".join(
-            f"{text(e.get('wanted'))} ({figure(e.get('value'))})" for e in _entries(beyond.get("violates"))
-        )
-        worse = (
-            f"{figure(beyond.get('value'))} in iteration {_counted(beyond.get('iteration'))} is infeasible: {broken}"
-        )
-        remark = worse if row.get("feasible") else f"It violates {broken}"
-    if unknown := [text(e.get("wanted")) for e in _entries(row.get("unknown"))]:
+        broken = ", ".join(f"{text(e['wanted'])} ({figure(e['value'])})" for e in beyond["violates"])
+        worse = f"{figure(beyond['value'])} in iteration {_counted(beyond['iteration'])} is infeasible: {broken}"
+        remark = worse if row["feasible"] else f"It violates {broken}"
+    if unknown := [text(e["wanted"]) for e in row.get("unknown", ())]:
         remark = ". ".join(filter(None, [remark, f"No call reported a value for {', '.join(unknown)}"]))
-    kept = "keeps all limits" if row.get("feasible") else "no point keeps all limits; this is the best of the others"
+    kept = "keeps all limits" if row["feasible"] else "no point keeps all limits; this is the best of the others"
     mean = f"mean of {figure(shown['times'])} calls, " if shown.get("times") else ""
     return BestView(
-        headline=f"{text(row.get('metric'))} {figure(shown.get('value'))} ({mean}{kept})",
-        args=compact(shown.get("args") or {}),
+        headline=f"{text(row['metric'])} {figure(shown['value'])} ({mean}{kept})",
+        args=compact(shown["args"]),
         source=_source(shown),
         remark=remark,
     )
 
 
-def _point(pair: Any) -> tuple[float, float] | None:
-    values = _items(pair)
-    if len(values) != 2:
-        return None
-    at, value = number(values[0]), number(values[1])
-    return None if at is None or value is None else (at + 1, value)
+def _point(at: float, value: Any) -> tuple[float, float] | None:
+    found = number(value)
+    return None if found is None else (at + 1, found)
 
 
-def _outcomes(by_outcome: Any) -> str:
-    counts = ((text(name), count(value)) for name, value in _mapping(by_outcome).items())
-    return ", ".join(f"{value:,} {name}" for name, value in counts if value)
+def _outcomes(by_outcome: Mapping[str, int]) -> str:
+    return ", ".join(f"{value:,} {text(name)}" for name, value in by_outcome.items())
 
 
 def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, ...]:
     by_tool = [
-        (text(e.get("tool")), figure(e.get("calls")), _outcomes(e.get("by_outcome")), span(e.get("seconds")))
-        for e in _entries(calls.get("by_tool"))
+        (text(e["tool"]), figure(e["calls"]), _outcomes(e["by_outcome"]), span(e.get("seconds")))
+        for e in calls.get("by_tool", ())
     ]
     refused = [
-        (_counted(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "outcome", "reason", "call_id")))
-        for e in _entries(report.get("refused"))
+        (_counted(e["iteration"]), *(text(e.get(key)) for key in ("tool", "outcome", "reason", "call_id")))
+        for e in report["refused"]
     ]
     unknown = [
-        (_counted(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "reason", "call_id")))
-        for e in _entries(report.get("unknown"))
+        (_counted(e["iteration"]), *(text(e.get(key)) for key in ("tool", "reason", "call_id")))
+        for e in report.get("unknown", ())
     ]
-    errors = [
-        (_counted(e.get("iteration")), text(e.get("tool")), compact(text(e.get("message"))))
-        for e in _entries(report.get("errors"))
-    ]
+    errors = [(_counted(e["iteration"]), text(e["tool"]), compact(text(e["message"]))) for e in report["errors"]]
     children = [
-        (text(e.get("session_id")), text(e.get("outcome")), _amounts(e.get("used")), _amounts(e.get("reserved")))
-        for e in _entries(report.get("children"))
+        (text(e["session_id"]), text(e["outcome"]), _amounts(e["used"]), _amounts(e["reserved"]))
+        for e in report.get("children", ())
     ]
     checks = [
-        (_counted(e.get("iteration")), text(e.get("criterion_id")), _ended(e), span(e.get("seconds")), _output(e))
-        for e in _entries(report.get("checks"))
+        (_counted(e["iteration"]), text(e["criterion_id"]), _ended(e), span(e.get("seconds")), _output(e))
+        for e in report["checks"]
     ]
     approvals = [
         (
-            _counted(e.get("iteration")),
-            text(e.get("tool")),
-            compact(e.get("args")),
+            _counted(e["iteration"]),
+            text(e["tool"]),
+            compact(e["args"]),
             text(e.get("answer")) or "open",
             " ".join(part for key in ("by", "why") if (part := text(e.get(key)))),
             moment(e.get("answered_at")),
         )
-        for e in _entries(report.get("approvals"))
+        for e in report["approvals"]
     ]
     turns = [
         (
-            _counted(e.get("iteration")),
-            text(e.get("who")),
-            ", ".join(text(call) for call in _items(e.get("calls"))),
+            _counted(e["iteration"]),
+            text(e["who"]),
+            ", ".join(text(call) for call in e["calls"]),
             compact(text(e.get("error") or e.get("text"))),
             figure(e.get("tokens")),
             span(e.get("seconds")),
         )
-        for e in _entries(report.get("turns"))
+        for e in report["turns"]
     ]
     diffs = [
         (
-            figure(e.get("iteration")),
+            _counted(e["iteration"]),
             figure(e.get("files")),
-            ", ".join(text(name) for name in _items(e.get("protected"))),
+            ", ".join(text(name) for name in e.get("protected", ())),
             text(e.get("diff"))[:LONGEST_DIFF],
         )
-        for e in _entries(report.get("turns"))
+        for e in report["turns"]
         if e.get("diff")
     ]
     made = [
         (
-            _counted(e.get("iteration")),
-            text(e.get("tool")),
-            compact(e.get("args")),
-            text(e.get("outcome")),
+            _counted(e["iteration"]),
+            text(e["tool"]),
+            compact(e["args"]),
+            text(e["outcome"]),
             span(e.get("seconds")),
             compact(text(e.get("error"))),
         )
-        for e in _entries(report.get("call_log"))
+        for e in report["call_log"]
     ]
     tables = (
         _trials(report),
@@ -373,7 +355,7 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
             ("Iteration", "Tool", "Arguments", "Outcome", "Time", "Error"),
             {0, 4},
             made,
-            omitted=count(report.get("call_log_omitted")),
+            omitted=report["call_log_omitted"],
         ),
     )
     return tuple(table for table in tables if table.rows)
@@ -381,16 +363,16 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
 
 def _trials(report: Mapping[str, Any]) -> Rows:
     """The trials, the newest of them: a column for each argument and each metric."""
-    entries = _entries(report.get("trials"))
-    args = list(dict.fromkeys(text(name) for e in entries for name in _mapping(e.get("args"))))[:MAX_COLUMNS]
-    metrics = list(dict.fromkeys(text(name) for e in entries for name in _mapping(e.get("metrics"))))[:MAX_COLUMNS]
+    entries = report.get("trials", ())
+    args = list(dict.fromkeys(text(name) for e in entries for name in e["args"]))[:MAX_COLUMNS]
+    metrics = list(dict.fromkeys(text(name) for e in entries for name in e["metrics"]))[:MAX_COLUMNS]
     cut = entries[-MAX_ROWS:]
     rows = [
         (
-            f"{figure(e.get('trial'))}{' (best)' if e.get('best') is True else ''}",
-            *(_value(_mapping(e.get("args")).get(name)) for name in args),
-            *(_value(_mapping(e.get("metrics")).get(name)) for name in metrics),
-            text(e.get("outcome")),
+            f"{figure(e['trial'])}{' (best)' if e['best'] else ''}",
+            *(_value(e["args"].get(name)) for name in args),
+            *(_value(e["metrics"].get(name)) for name in metrics),
+            text(e["outcome"]),
             span(e.get("seconds")),
         )
         for e in cut
@@ -401,7 +383,7 @@ def _trials(report: Mapping[str, Any]) -> Rows:
         columns=columns,
         numeric=frozenset({*range(len(columns) - 2), len(columns) - 1}),
         rows=tuple(rows),
-        omitted=count(report.get("trials_omitted")) + len(entries) - len(cut),
+        omitted=report.get("trials_omitted", 0) + len(entries) - len(cut),
     )
 
 
@@ -410,38 +392,38 @@ def _value(value: Any) -> str:
 
 
 def _importance(report: Mapping[str, Any]) -> Rows:
-    shares = _mapping(report.get("importance"))
-    known = sorted(((share, text(name)) for name, one in shares.items() if (share := number(one)) is not None))
+    shares: Mapping[str, float] = report.get("importance", {})
+    known = sorted((share, text(name)) for name, share in shares.items())
     rows = [(name, f"{share:.0%}") for share, name in reversed(known)]
     return _rows("Importance of the parameters", ("Parameter", "Share"), {1}, rows)
 
 
 def _ended(check: Mapping[str, Any]) -> str:
     """How a check ended: its exit code if it is a command."""
-    code = number(check.get("exit_code"))
-    return text(check.get("outcome")) if code is None else f"exit code {code:.0f}"
+    code = check["exit_code"]
+    return text(check["outcome"]) if code is None else f"exit code {code}"
 
 
 def _output(check: Mapping[str, Any]) -> str:
-    lines = [text(line) for line in _items(check.get("output"))]
+    lines = [text(line) for line in check["output"]]
     return compact("\n".join(lines[-SHOWN_OUTPUT:]))
 
 
-def _amounts(value: Any) -> str:
+def _amounts(value: Mapping[str, float] | None) -> str:
     """Parts of a budget by name."""
-    parts = _mapping(value).items()
+    parts = (value or {}).items()
     return ", ".join(f"{text(name).removeprefix('max_')} {figure(amount)}" for name, amount in parts if amount)
 
 
 def _timeline(report: Mapping[str, Any]) -> Rows:
-    entries = _entries(report.get("timeline"))
+    entries = report["timeline"]
     rows = [
         (
-            _counted(e.get("iteration_index")),
+            _counted(e["iteration_index"]),
             " / ".join(part for key in ("verdict", "verdict_reason") if (part := text(e.get(key)))),
-            figure(e.get("calls")),
-            span(seconds_between(e.get("started_at"), e.get("ended_at"))),
-            compact(text(e.get("rationale"))),
+            figure(e["calls"]),
+            span(seconds_between(e["started_at"], e["ended_at"])),
+            compact(text(e["rationale"])),
         )
         for e in entries
     ]
@@ -452,7 +434,7 @@ def _timeline(report: Mapping[str, Any]) -> Rows:
         columns=("Iteration", "Verdict", "Calls", "Time", "Rationale"),
         numeric=frozenset({0, 2, 3}),
         rows=tuple(cut),
-        omitted=count(report.get("timeline_omitted")) + len(rows) - len(cut),
+        omitted=report["timeline_omitted"] + len(rows) - len(cut),
     )
 
 
@@ -467,15 +449,3 @@ def _rows(
 def _ledger(ledger: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     pairs = (("Events", "head_seq"), ("Last event's hash", "head_hash"), ("Root of the ledger", "root"))
     return tuple((label, text(ledger.get(key))) for label, key in pairs if ledger.get(key) is not None)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
-
-
-def _entries(value: Any) -> list[Mapping[str, Any]]:
-    return [cast("Mapping[str, Any]", entry) for entry in _items(value) if isinstance(entry, Mapping)]

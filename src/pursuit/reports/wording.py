@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from pursuit.core.caps import CAPS
+
 # Control characters, halves of surrogate pairs, and the marks that make text run the other way.
 _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
@@ -20,16 +22,19 @@ _UNPRINTABLE = re.compile(
 _MAX_JSON = 600
 _DIGITS, _ALL_DIGITS = 7, 17
 
+_REACHED = {
+    "count": "The {} that are left are too few to go on.",
+    "seconds": "The time of the budget is used up.",
+    "usd": "The money that is left is too little to go on.",
+}
 _REASONS = {
+    **{cap.reason: _REACHED[cap.unit].format(cap.label.lower()) for cap in CAPS.values()},
+    "max_iterations": "The iterations of the budget are used up.",
     "criteria_met": "Every required criterion is met.",
     "forced_complete": "It was declared complete.",
     "user_abort": "The operator stopped it.",
-    "max_iterations": "The iterations of the budget are used up.",
-    "max_wall_clock": "The time of the budget is used up.",
-    "max_tool_calls": "The tool calls of the budget are used up.",
-    "max_tokens": "The tokens of the budget are used up.",
-    "max_cost": "The money of the budget is used up.",
     "proposer_failed": "The proposer failed three times in a row.",
+    "proposer_done": "The proposer has nothing more to try.",
     "out_of_reach": "A required check said that it can never be met any more.",
     "no_progress": "It has stopped making progress.",
     "cadence_skip": "The last iteration was no checkpoint.",
@@ -82,6 +87,11 @@ def figure(value: Any, level: float | None = None) -> str:
         if level is None or _side(float(shown.replace(",", "")), level) == _side(found, level):
             return shown
     return _rounded(found, _ALL_DIGITS)
+
+
+def amount(value: Any, unit: str) -> str:
+    """What was used of a cap, or the cap, in its unit."""
+    return span(value) if unit == "seconds" else f"${figure(value)}" if unit == "usd" else figure(value)
 
 
 def stated(value: Any) -> str:
@@ -168,8 +178,10 @@ def why(status: Mapping[str, Any]) -> str:
     """One sentence on why a mission has its status."""
     if "placement" in status:
         return status["placement"]
-    if status["status"] == "interrupted":
+    if "resume" in status:
         return "no process drives it"
+    if "next" in status:
+        return "its last run reached its goal"
     if "failure" in status and status["status"] == "failed":
         return f"{status['failure']} (the trace is in the ledger)"
     if "waiting_for" in status:

@@ -145,7 +145,7 @@ def spellings(names: Iterable[str], reserved: frozenset[str] = frozenset()) -> d
     return {escaped(name): name for name in known if count[escaped(name)] == 1 and escaped(name) not in reserved}
 
 
-class Toolbox:
+class ScriptTools:
     """The tools of a mission as a script writes them: `server.tool(…)` and `call("server.tool", {…})`.
 
     Every tool is reachable through `call`; a spelling that could mean two tools means none. A call that cannot be made
@@ -252,7 +252,7 @@ class Script:
         self._limits = limits
         self._spec = spec
         self._source = spec.source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-        self._toolbox = Toolbox(spec.tools)
+        self._toolbox = ScriptTools(spec.tools)
         self._servers = {uuid.UUID(int=_FIRST_SERVER + place): name for place, name in enumerate(sorted(spec.tools))}
         self._observations = Observations()
         self._stack = contextlib.AsyncExitStack()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
-from pursuit.core.events import Permission
+from pursuit.core.events import Channel, Permission
+from pursuit.errors import Conflict, PolicyDenied, advice
 from pursuit.server.errors import as_object
+from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.audit import Caller
 
 
 class Filled(NamedTuple):
@@ -17,7 +22,7 @@ class Filled(NamedTuple):
 
 def how_to_approve(approval_id: str) -> str:
     """How an operator answers an approval."""
-    return f"`pursuit approve {approval_id}`, or `POST /approvals/{approval_id}` with an operator's token"
+    return f"`{advice('pursuit approve {}', approval_id)}`, or `POST /approvals/{approval_id}` with an operator's token"
 
 
 def approval_schema(*, where: str) -> dict[str, Any]:
@@ -52,3 +57,22 @@ def answer_in(said: object) -> Filled | None:
     if answer not in get_args(Permission):
         return None
     return Filled(answer, reason if isinstance(reason, str) and reason else None)
+
+
+async def store_answer(
+    approvals: Approvals, approval_id: str, said: object, *, caller: Caller, channel: Channel, stream: str
+) -> None:
+    """Stores the answer of a client's user; one that is dismissed, comes too late or does not count changes nothing."""
+    filled = answer_in(said)
+    if filled is None:
+        return
+    with suppress(Conflict, ApprovalNotFound, PolicyDenied):
+        await approvals.answer(
+            approval_id,
+            filled.answer,
+            reason=filled.reason,
+            caller=replace(caller, transport="elicitation"),
+            channel=channel,
+            stream=stream,
+            unseen=True,  # the form showed the arguments whole
+        )

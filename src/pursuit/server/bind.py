@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcp.server.transport_security import TransportSecuritySettings
 
-from pursuit.errors import InvalidArgument
+from pursuit.errors import InvalidArgument, advice
 from pursuit.ledger.locks import PRIVATE_FILE, open_private
 from pursuit.server.tokens import PAGE_NAME, Tokens
 from pursuit.upstream.fixed_patterns import AUTHORITY
@@ -37,7 +37,7 @@ _HIGHEST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class BindAddress:
     """A host and the address that it resolves to."""
 
     host: str
@@ -122,20 +122,20 @@ def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> None
     admit(resolve(host), tokens, oauth=oauth)
 
 
-def admit(address: Address, tokens: Tokens | None, *, oauth: bool) -> Address:
+def admit(address: BindAddress, tokens: Tokens | None, *, oauth: bool) -> BindAddress:
     """The address, if it may be bound."""
     made = tokens is not None and any(one["name"] != PAGE_NAME for one in tokens.names())  # by a person
     if not address.is_loopback and not oauth and not made:
         lacking = "clients need no token" if tokens is None else "there is no token yet"
         raise InvalidArgument(
-            f"other machines can reach {address.host}, and {lacking}; make one with `pursuit token`, "
+            f"other machines can reach {address.host}, and {lacking}; make one with `{advice('pursuit token')}`, "
             "or listen on 127.0.0.1",
             host=address.host,
         )
     return address
 
 
-def resolve(host: str) -> Address:
+def resolve(host: str) -> BindAddress:
     """The address of a host: its first in IPv4, else its first."""
     try:
         found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -148,10 +148,10 @@ def resolve(host: str) -> Address:
     family, _, _, _, name = min(found, key=lambda one: one[0] != socket.AF_INET)
     # A link-local address has its interface after a %, which `ip_address` does not take.
     ip = ipaddress.ip_address(str(name[0]).partition("%")[0])
-    return Address(host=host or str(ip), family=family, ip=ip)
+    return BindAddress(host=host or str(ip), family=family, ip=ip)
 
 
-def bind(address: Address, port: int) -> socket.socket:
+def bind(address: BindAddress, port: int) -> socket.socket:
     """A listening socket; port 0 is any free one."""
     if not 0 <= port <= _HIGHEST_PORT:
         raise InvalidArgument(f"{port} is not a port; use 1 to {_HIGHEST_PORT}, or 0 for any free one", port=port)
@@ -233,7 +233,7 @@ def peer_uid(connection: socket.socket) -> int:
     return uid
 
 
-def _advice(address: Address, port: int, error: OSError) -> str:
+def _advice(address: BindAddress, port: int, error: OSError) -> str:
     place = f"port {port} of {address.host}"
     match error.errno:
         case errno.EADDRINUSE:
@@ -246,7 +246,7 @@ def _advice(address: Address, port: int, error: OSError) -> str:
             return f"cannot listen on {place}: {error.strerror or error}"
 
 
-def guard(address: Address, port: int, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
+def guard(address: BindAddress, port: int, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
     """The exact Host and Origin values that the server accepts, against DNS rebinding."""
     hosts = [f"{name}:{port}" for name in address.names()]
     if port in _DEFAULT_PORTS:

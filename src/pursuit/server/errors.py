@@ -6,6 +6,7 @@ Invariant: a message says what is wrong and what to do, is bounded, and is valid
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -18,6 +19,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pursuit.config.servers import RELAYED
+from pursuit.core.approvals import APPROVAL_ID
 from pursuit.core.events import Channel
 from pursuit.errors import (
     InvalidArgument,
@@ -28,7 +31,6 @@ from pursuit.errors import (
     UpstreamUnavailable,
     ValidationFailed,
 )
-from pursuit.service.approvals import APPROVAL_ID
 from pursuit.service.audit import Caller, local_subject, user_name
 from pursuit.service.service import Service
 
@@ -43,6 +45,8 @@ NEEDED_CAPABILITY: Mapping[str, str] = {"elicitation/create": "elicitation", "sa
 LONGEST_CLIENT = 100
 OPERATOR_SCOPE = "operator"
 """The scope of an operator's token."""
+MAY_APPROVE = "pursuit/mayApprove"
+"""The key in `_meta` of a gateway's request: False if the answers of its client to approvals do not count."""
 APPROVE_OWN = "approve-own"
 """The scope of a token whose client may bring its user's answers to approvals over HTTP."""
 Question = TypeVar("Question")
@@ -143,11 +147,14 @@ def owner_of(token: AccessToken) -> str:
 def elicitation_channel(ctx: Context, channels: Collection[Channel]) -> Channel | None:
     """The channel by which this client brings its user's answers to approvals; None if its answers do not count.
 
-    Over stdio the user runs the server. Over HTTP a client can claim that its user said yes: so the operator must have
-    listed that channel, and made the token with `--may approve-own`.
+    Over stdio the user runs the server, or a gateway runs it and says for whom. Over HTTP a client can claim that its
+    user said yes: so the operator must have listed that channel, and made the token with `--may approve-own`.
     """
+    if as_object((ctx.params or {}).get("_meta")).get(MAY_APPROVE, True) is not True:
+        return None
     if ctx.request is None:
-        return "stdio-elicitation" if "stdio-elicitation" in channels else None
+        direct = os.environ.get(RELAYED, "stdio") == "stdio"
+        return "stdio-elicitation" if direct and "stdio-elicitation" in channels else None
     token = get_access_token()
     own = token is not None and APPROVE_OWN in token.scopes
     return "http-elicitation" if own and "http-elicitation" in channels else None

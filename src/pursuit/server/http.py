@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -40,7 +40,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from pursuit import __version__
 from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.server.access import UPSTREAM, RequireScope, RequireToken, ScopeRules, Verifier, keys_unavailable
-from pursuit.server.bind import PAGE_PATH, PATH, HttpBinding, peer_uid
+from pursuit.server.bind import PAGE_PATH, PATH, HttpBinding, Listener, peer_uid
 from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import event
 from pursuit.upstream.fixed_patterns import SURROGATE
@@ -237,6 +237,7 @@ def _without_surrogates(body: bytes) -> bytes:
 async def serve_http(
     server: Server[Any] | None,
     door: HttpBinding,
+    bound: Listener | None = None,
     *,
     routes: Sequence[Route] = (),
     any_text: bool = False,
@@ -250,6 +251,7 @@ async def serve_http(
     With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
     their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
     `rules` say which scope of a token a request needs. Without a `server` there are only the routes.
+    `bound` is the listener of `door`, which the caller closes; without it `door` is bound here.
     """
 
     def accepting() -> None:
@@ -261,7 +263,7 @@ async def serve_http(
         if listening is not None:
             listening(listener.url)
 
-    with closing(await anyio.to_thread.run_sync(door.listen)) as listener:
+    with closing(await anyio.to_thread.run_sync(door.listen)) if bound is None else nullcontext(bound) as listener:
         known = listener.known
         if server is None:
             checked = [_checked(route, known) for route in routes]

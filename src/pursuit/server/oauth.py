@@ -104,6 +104,8 @@ class OAuth:
         algorithm = header.get("alg")
         if algorithm not in ALGORITHMS:
             raise ValueError("the algorithm of the token does not count here")
+        if str(header.get("typ", "JWT")).lower().removeprefix("application/") not in ("jwt", "at+jwt"):
+            raise ValueError("the token is not an access token: its typ is neither at+jwt nor JWT")
         key = jwt.PyJWK(await self._keys.find(header.get("kid"), algorithm), algorithm=algorithm)
         claims: dict[str, Any] = jwt.decode(
             token,

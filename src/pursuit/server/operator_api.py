@@ -27,13 +27,14 @@ from starlette.types import Receive, Scope, Send
 from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
-from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed, advice
 from pursuit.server.access import KeysUnavailable, Verifier, challenge, unambiguous
 from pursuit.server.errors import OPERATOR_SCOPE, owner_of
 from pursuit.server.tokens import Scope as TokenScope
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Audit, Caller
+from pursuit.service.queries import approval_row
 from pursuit.service.service import LONGEST_REASON, Service
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class OperatorsOnly:
         handler = self._handlers.get(request.method)
         if SCOPE not in scopes:
             needed = (
-                f"this needs the scope {SCOPE}, as an operator's has it, which `pursuit token --operator` makes; with "
+                f"this needs the scope {SCOPE}, as `{advice('pursuit token --operator')}` gives it; with "
                 "OAuth also the subject in [serve.oauth] approvers"
             )
             refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
@@ -176,14 +177,14 @@ class OperatorsOnly:
         shown = request.headers.get("authorization", "")
         if not shown.lower().startswith(_SCHEME):
             raise Unauthorized(
-                "an operator's token is needed, as `Authorization: Bearer …`; make one with `pursuit token --operator`"
+                f"an operator's token is needed, as `Authorization: Bearer …`: `{advice('pursuit token --operator')}`"
             )
         try:
             found = await self._verifier.verify_token(shown[len(_SCHEME) :])
         except KeysUnavailable as error:
             raise UpstreamUnavailable(str(error)) from error
         if found is None:
-            raise Unauthorized("this token is not known, was revoked or has expired; make one with `pursuit token`")
+            raise Unauthorized(f"this token is not known, was revoked or has expired; use `{advice('pursuit token')}`")
         owner = owner_of(found)
         subject = None if OPERATOR_SCOPE in found.scopes else owner
         return Caller(who=found.client_id, transport="http", subject=subject, holder=owner), found.scopes
@@ -210,20 +211,22 @@ def approval_routes(
     approvals = Approvals(service)
 
     async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
-        return {"approvals": await approvals.open(_one_of(request, _FILTER))}
+        return {"approvals": [approval_row(one) for one in await approvals.open(_one_of(request, _FILTER))]}
 
     async def show(request: Request, caller: Caller) -> dict[str, Any]:
         reveal = _one_of(request, _REVEAL) or "false"
         if reveal not in ("true", "false"):
             raise ValidationFailed([Fault(field=_REVEAL, reason="must be true or false")], "wrong parameters")
-        return await approvals.show(request.path_params["approval_id"], reveal=reveal == "true", caller=caller)
+        found = await approvals.show(request.path_params["approval_id"], reveal=reveal == "true", caller=caller)
+        return approval_row(found)
 
     async def answer(request: Request, caller: Caller) -> dict[str, Any]:
         said = _parse(await read_body(request, limits.request_seconds))
         approval_id: str = request.path_params["approval_id"]
-        return await approvals.answer(
+        answered = await approvals.answer(
             approval_id, said.answer, reason=said.reason, caller=caller, channel="api", unseen=said.unseen
         )
+        return answered.row()
 
     served = partial(OperatorsOnly, tokens=tokens, oauth=oauth, audit=service.audit)
     return [

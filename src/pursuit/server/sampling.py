@@ -32,9 +32,9 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pursuit.core.events import ModelAnswer, Request
-from pursuit.proposers.conversation import quoted
 from pursuit.proposers.language import AssistantMessage, Message, ModelRequest, NoAnswer, NoAnswerYet, UserMessage
-from pursuit.proposers.text_calls import describe_tools, read_calls, storable, wanted_call
+from pursuit.proposers.model.conversation import quoted
+from pursuit.proposers.model.text_calls import describe_tools, read_calls, storable, wanted_call
 from pursuit.server.errors import Context, as_object
 
 NAME = "sampling"

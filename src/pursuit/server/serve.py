@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskStatus
 from mcp.server.lowlevel import Server
 
@@ -45,23 +46,24 @@ async def serve(
     if gateway is not None:
         _return_large_blocks()
     composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
-    async with runtime, composed as server:
-        if door is None:
+    if door is None:
+        async with runtime, composed as server:
             event(log, logging.INFO, "serving", transport="stdio")
             await serve_stdio(server, any_text=gateway is not None)  # a gateway passes text on unchanged
             event(log, logging.INFO, "the client has gone")
-            return
-        from pursuit.server.access import MISSIONS, UPSTREAM  # noqa: PLC0415
-        from pursuit.server.http import serve_http  # noqa: PLC0415
-        from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
+        return
+    from pursuit.server.access import MISSIONS, UPSTREAM  # noqa: PLC0415
+    from pursuit.server.http import serve_http  # noqa: PLC0415
+    from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
 
-        routes = [] if door.operators is None else approval_routes(runtime.service, door.operators, door.oauth)
-        rules = MISSIONS if gateway is None else UPSTREAM
-        async with nullcontext(()) if page is None else page(runtime) as more:
-            routes += more
-            await serve_http(
-                server, door, routes=routes, any_text=gateway is not None, rules=rules, listening=listening
-            )
+    any_text, rules = (False, MISSIONS) if gateway is None else (True, UPSTREAM)
+    # A server that does not get its address starts nothing: no schedule, no mission, no process.
+    with closing(await anyio.to_thread.run_sync(door.listen)) as listener:
+        runtime.serves_http = True
+        async with runtime, composed as server, nullcontext(()) if page is None else page(runtime) as more:
+            own = [] if door.operators is None else approval_routes(runtime.service, door.operators, door.oauth)
+            routes = [*own, *more]
+            await serve_http(server, door, listener, routes=routes, any_text=any_text, rules=rules, listening=listening)
 
 
 async def serve_page(

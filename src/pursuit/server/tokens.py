@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 import msgspec
 
 from pursuit.config.files import TOKENS_FILE
-from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
+from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError, advice
 from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
 from pursuit.upstream.fixed_patterns import TOKEN_NAME
 
@@ -43,7 +43,7 @@ _BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class TokenHolder:
     """The name of a token, its hash, and whether it is an operator's, which sees the missions of all clients."""
 
     name: Annotated[str, msgspec.Meta(pattern=rf"\A{TOKEN_NAME.pattern}\Z")]
@@ -78,9 +78,9 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
+class _TokenFile:
     version: Literal[1]
-    tokens: tuple[Holder, ...]
+    tokens: tuple[TokenHolder, ...]
 
 
 class NameTaken(InvalidArgument):
@@ -132,7 +132,7 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, int, int] | None = None
-        self._entries: tuple[Holder, ...] = ()
+        self._entries: tuple[TokenHolder, ...] = ()
 
     @classmethod
     def beside(cls, ledger: Path) -> Tokens:
@@ -151,7 +151,7 @@ class Tokens:
         """A new token of 256 random bits, for so many seconds. It is returned once; only its hash is stored."""
         require_name(name)
         token, now = _new_token(), datetime.now(tz=UTC)
-        entry = Holder(
+        entry = TokenHolder(
             name=name,
             sha256=fingerprint(token),
             created_at=_iso(now),
@@ -184,7 +184,7 @@ class Tokens:
             name = next(name for name in names if name not in taken)
             PrivateFile(self.local_file).write(f"{token}\n")
             made = _iso(datetime.now(tz=UTC))
-            self._write((*entries, Holder(name=name, sha256=fingerprint(token), created_at=made)))
+            self._write((*entries, TokenHolder(name=name, sha256=fingerprint(token), created_at=made)))
             return token, True
 
     def local_if_needed(self) -> str | None:
@@ -237,25 +237,25 @@ class Tokens:
             if fingerprint(self._kept()) == gone.sha256:
                 self.local_file.unlink()
 
-    def holder(self, token: str) -> Holder | None:
+    def holder(self, token: str) -> TokenHolder | None:
         """The holder of the token, or None if it is unknown, revoked or expired."""
         shown = fingerprint(token)
-        found: Holder | None = None
+        found: TokenHolder | None = None
         for entry in self._current():
             # All are compared, so that the time does not depend on which one matches.
             if hmac.compare_digest(entry.sha256, shown):
                 found = entry
         return None if found is None or found.expired else found
 
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[TokenHolder, ...]:
         """All tokens."""
         return self._current()
 
-    def owned(self, owner: str) -> Holder | None:
+    def owned(self, owner: str) -> TokenHolder | None:
         """The valid token whose records belong to this owner: it, or the one that it was rotated to."""
         return next((one for one in self._current() if one.owner == owner and not one.expired), None)
 
-    def of_page(self) -> Holder:
+    def of_page(self) -> TokenHolder:
         """The operator's token that the page's sign-in links stand for; it is made if there is none.
 
         Only its hash is stored, so no client can show it; revoking it ends the sessions of the page.
@@ -266,11 +266,11 @@ class Tokens:
                 if any(one.name == PAGE_NAME for one in entries):
                     raise NameTaken(f"a client's token is named {PAGE_NAME!r}; revoke it first", name=PAGE_NAME)
                 made = _iso(datetime.now(tz=UTC))
-                found = Holder(name=PAGE_NAME, sha256=fingerprint(_new_token()), created_at=made, operator=True)
+                found = TokenHolder(name=PAGE_NAME, sha256=fingerprint(_new_token()), created_at=made, operator=True)
                 self._write((*entries, found))
             return found
 
-    def _current(self) -> tuple[Holder, ...]:
+    def _current(self) -> tuple[TokenHolder, ...]:
         try:
             at = self.path.stat()
         except FileNotFoundError:
@@ -285,7 +285,7 @@ class Tokens:
         return self._entries
 
     @contextmanager
-    def _alone(self) -> Generator[tuple[Holder, ...]]:
+    def _alone(self) -> Generator[tuple[TokenHolder, ...]]:
         """The entries of the file, while no other process can change it."""
         with PrivateFile(self.path).alone():
             yield _read(self.path) if self.path.exists() else ()
@@ -297,8 +297,8 @@ class Tokens:
         except (FileNotFoundError, UnicodeDecodeError):
             return ""
 
-    def _write(self, entries: Sequence[Holder]) -> None:
-        document = _Document(version=1, tokens=tuple(entries))
+    def _write(self, entries: Sequence[TokenHolder]) -> None:
+        document = _TokenFile(version=1, tokens=tuple(entries))
         body = json.dumps(msgspec.to_builtins(document), indent=1)
         PrivateFile(self.path).write(f"{body}\n")
 
@@ -311,7 +311,7 @@ def _iso(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds")
 
 
-def _named(entries: Sequence[Holder], name: str) -> Holder:
+def _named(entries: Sequence[TokenHolder], name: str) -> TokenHolder:
     """The token of that name; raises `InvalidArgument`."""
     found = next((one for one in entries if one.name == name), None)
     if found is None:
@@ -336,9 +336,9 @@ def fingerprint(token: str) -> str:
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
-def _read(path: Path) -> tuple[Holder, ...]:
+def _read(path: Path) -> tuple[TokenHolder, ...]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Document).tokens
+        return msgspec.json.decode(path.read_bytes(), type=_TokenFile).tokens
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -346,7 +346,7 @@ def _read(path: Path) -> tuple[Holder, ...]:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgument(
             f"{path} is damaged ({error}), so no token is accepted; repair it, or remove it and make new tokens "
-            "with `pursuit token`",
+            f"with `{advice('pursuit token')}`",
             path=str(path),
         ) from error
 

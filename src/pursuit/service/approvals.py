@@ -1,66 +1,110 @@
-"""Approvals of missions and gateways: which are open, and how one is answered.
+"""Approvals of missions, of their agents and of gateways: which are open, and how one is answered.
 
 Invariant: the first answer of a person in the ledger counts, and one that comes too late raises `Conflict`; a yes
-counts only by a channel that the operator listed, and a client's own yes only in the dialog of its user.
+counts only by a channel that the operator listed, and a client's own yes only in the dialog of its user. Each answer
+has one line in the audit.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import anyio
 
-from pursuit.core.approvals import GRANTS, Approval, pending
+from pursuit.core.approvals import (
+    APPROVAL_ID,
+    GRANTS,
+    Approval,
+    Questions,
+    answer_event,
+    expiry_event,
+    read_question,
+    shown_event,
+)
 from pursuit.core.audit import masked
 from pursuit.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
     ApprovalExpired,
-    ApprovalShown,
     Channel,
+    OperatorEvent,
     Permission,
-    decode,
 )
+from pursuit.core.gateway_events import (
+    GatewayApprovalAnswered,
+    GatewayApprovalShown,
+    GatewayEvent,
+    decode_gateway,
+    encode_gateway,
+)
+from pursuit.core.history import decoded
 from pursuit.core.pins import PINS, PinState, decode_pin
 from pursuit.core.report import iso
 from pursuit.core.state import MissionState
 from pursuit.errors import (
+    ApprovalNeeded,
     Conflict,
     Fault,
     InvalidArgument,
     PolicyDenied,
-    PursuitError,
     SessionNotFound,
     ValidationFailed,
+    advice,
 )
-from pursuit.ledger.contract import every_stream
+from pursuit.ledger.contract import ANY, Draft, every_stream
 from pursuit.policy.traits import LONGEST_FORM, whole_question
+from pursuit.reports.wording import moment
 from pursuit.service.audit import Caller
-from pursuit.service.gateway_journal import (
-    GatewayQuestions,
-    already_answered,
-    expired,
-    may_answer,
-    require_other,
-    require_other_client,
-    require_seen,
-)
-from pursuit.service.queries import approval_row
+from pursuit.service.gateway_journal import ASKING, GATEWAY_ID, KIND, read_questions
+from pursuit.service.queries import approval_row, require_id
 from pursuit.service.service import Service, storable_reason
 from pursuit.upstream.pins import accept
 
 LOOK_BACK = 20_000
 """Events of a mission in which the last approved call of a tool is looked for."""
 _CHUNK = 2_000
-APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
+Word = OperatorEvent | ApprovalExpired | GatewayApprovalAnswered | GatewayApprovalShown
 
 
 class ApprovalNotFound(SessionNotFound):
     """No open question has that id."""
 
     code = "approval_not_found"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What a person answered, the question after that, and the status of the mission, or `open` of a gateway."""
+
+    approval: Approval
+    answer: Permission
+    by: str
+    status: str
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether other people must say yes, too."""
+        return self.answer in GRANTS and self.approval.answer is None
+
+    def row(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**approval_row(self.approval), "answer": self.answer, "by": self.by, "status": self.status}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalDetail:
+    """What a person compares before an answer: the question and the last approved call of the same tool.
+
+    `definition` is that of the tool now, `definition_before` that at the last approved call, where it was another one.
+    """
+
+    asked: Approval
+    last_approved: Approval | None
+    definition: dict[str, Any] | None
+    definition_before: dict[str, Any] | None
 
 
 def channel_of(caller: Caller) -> Channel:
@@ -79,29 +123,41 @@ def require_channel(channel: Channel, channels: Collection[str]) -> None:
         )
 
 
+def may_answer(by: Caller, channel: Channel | None, asked: Approval) -> bool:
+    """Whether a yes of this caller counts for a question.
+
+    A client approves calls of others alone, but in the dialog of its user its own alone, also in a mission that is
+    shared with it. What `accepts` changed tools concerns all clients. The operator, and the user over stdio, approve
+    everything.
+    """
+    if by.subject is None or channel == "stdio-elicitation":
+        return True
+    if channel == "http-elicitation":
+        # A child mission has no driver of its own, and its parent's owner.
+        return by.subject == (asked.client or asked.owner) and asked.accepts is None
+    return by.subject not in (asked.client, asked.owner)
+
+
 class Approvals:
-    """The questions of all missions, and of all gateways, in a ledger."""
+    """The questions of all missions, and of all gateways, in a ledger. A stream is one mission or one gateway."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._gateways = GatewayQuestions(service.ledger, service.clock, service.audit)
         self.ledger = service.ledger
 
-    async def open(self, mission_id: str | None = None) -> list[dict[str, Any]]:
-        """The questions that wait for an answer, the oldest mission first, then gateways; of one mission if named."""
-        names = await self._waiting() if mission_id is None else [mission_id]
-        rows: list[dict[str, Any]] = []
-        for name in names:
-            state, now = await self._service.state(name), self._service.clock.now()
-            rows += [approval_row(name, asked) for asked in pending(state.approvals) if now < asked.until]
-        return rows if mission_id is not None else [*rows, *await self._gateways.open()]
+    async def open(self, stream: str | None = None) -> list[Approval]:
+        """The questions that wait for an answer, the oldest mission first, then gateways; of one stream if named."""
+        streams = await self._asking() if stream is None else [stream]
+        found = [one for name in streams for one in (await self._look(name))[0].values()]
+        now = self._service.clock.now()
+        return [one for one in found if one.is_open(now)]
 
     async def find(self, word: str) -> str:
         """The id of the open question that begins like this; a whole id, and what begins none, stays as it is."""
         if APPROVAL_ID.fullmatch(word):
             return word
         begins = word if word.startswith("approval-") else f"approval-{word}"
-        found = [row["approval_id"] for row in await self.open() if row["approval_id"].startswith(begins)]
+        found = [one.approval_id for one in await self.open() if one.approval_id.startswith(begins)]
         if len(found) > 1:
             raise InvalidArgument(f"{word[:80]!r} begins {len(found)} ids: {', '.join(found)}; give more of it")
         return found[0] if found else word
@@ -123,9 +179,7 @@ class Approvals:
         with self.ledger.bell(mission_id) as bell:
             while True:
                 state, now = await service.state(mission_id), service.clock.now()
-                asked = [one for one in pending(state.approvals) if now < one.until]
-                if approval_id is not None:
-                    asked = [one for one in asked if one.approval_id == approval_id]
+                asked = [one for one in state.approvals.open(now) if approval_id in (None, one.approval_id)]
                 if state.waiting_for not in ("approval", "budget") or (state.waiting_for == "approval" and not asked):
                     return state
                 with anyio.move_on_after(min((one.until - now for one in asked), default=None)):
@@ -139,126 +193,177 @@ class Approvals:
         reason: str | None = None,
         caller: Caller | None = None,
         channel: Channel | None = None,
-        mission_id: str | None = None,
+        stream: str | None = None,
         unseen: bool = False,
-    ) -> dict[str, Any]:
-        """Records a person's answer; the mission goes on when a process drives it and enough people have said yes.
+        revealed: bool = True,
+    ) -> Answered:
+        """Records a person's answer; the call goes on when it is made again and enough people have said yes.
 
-        With a `mission_id` only a question of that mission can be meant. A yes to a question whose text was cut needs
-        `show` first, by the same person, or `unseen`.
+        With a `stream` only a question of that mission or gateway can be meant. A yes to a question whose text was cut
+        needs `show` first, by the same person, or `unseen`; one to masked arguments needs that they were `revealed`.
         """
-        _require_id(approval_id)
         if answer not in get_args(Permission):
             known = ", ".join(get_args(Permission))
             raise ValidationFailed([Fault(field="answer", reason=f"{str(answer)[:40]!r} is not one of {known}")])
-        by, reason = caller or self._service.caller, storable_reason(reason)
+        service, by, reason = self._service, caller or self._service.caller, storable_reason(reason)
         channel = channel or channel_of(by)
         if answer in GRANTS:
-            require_channel(channel, self._service.channels)
-        if mission_id is None:
-            at_a_gateway = await self._gateways.answer(
-                approval_id, answer, caller=by, channel=channel, reason=reason, unseen=unseen
-            )
-            if at_a_gateway is not None:
-                return at_a_gateway
-        mission_id, asked, head = await self._find(approval_id, mission_id)
+            require_channel(channel, service.channels)
+        asked, head = await self._find(approval_id, stream)
         if asked.answer is not None:
-            raise self._refused(asked)
-        service = self._service
-        if (now := service.clock.now()) >= asked.until:
-            # Recorded, so that it stays expired when the clock is set back.
-            await service.say(mission_id, ApprovalExpired(at=now, approval_id=approval_id))
-            raise expired(approval_id, asked.until)
-        before = set(asked.said)
+            raise _is_closed(asked)
+        if not asked.is_open(now := service.clock.now()):
+            await self._append(asked, expiry_event(asked, now))
+            raise _is_closed(replace(asked, answer="expired"))
         if answer in GRANTS:
-            client = _client_of(asked, await service.state(mission_id))
-            await require_other_client(
-                service.audit,
-                approval_id,
-                mission_id,
-                by=by,
-                channel=channel,
-                client=client,
-                accepts=asked.accepts is not None,
-            )
-            require_seen(approval_id, cut=asked.cut and not unseen and by.person not in asked.shown)
-            require_other(approval_id, by.person in before, asked.require)
+            await self._require_may_answer(asked, by, channel)
+            _require_seen(asked, by, unseen=unseen)
+            _require_revealed(await self._shown(asked, reveal=revealed))
+            _require_other_person(asked, by)
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
         given |= {"channel": channel, "unseen": (asked.cut and unseen) or None, "accepts": asked.accepts}
-        async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
-            word = ApprovalAnswered(
-                at=service.clock.now(),
-                by=str(by),
-                reason=reason,
-                approval_id=approval_id,
-                answer=answer,
-                channel=channel,
-                person=by.person,
-            )
-            state = await service.say(mission_id, word)
-            await self._require_first(mission_id, head, word, before, asked.require)
-            if asked.accepts is not None and answer in GRANTS:
-                await accept(self.ledger, asked.accepts, at=word.at, by=str(by))
-        row = approval_row(mission_id, state.approvals.get(approval_id, asked))
-        return {**row, "answer": answer, "by": str(by), "status": state.status}
+        async with service.audit.control(by, "deny" if answer == "denied" else "approve", asked.stream, given):
+            at = service.clock.now()
+            word = answer_event(asked, answer, at=at, by=str(by), person=by.person, channel=channel, reason=reason)
+            status = await self._append(asked, word)
+            after = await self._after(asked, head, word)
+            if after.accepts is not None and after.granted:
+                await accept(self.ledger, after.accepts, at=at, by=str(after.by))
+        return Answered(approval=after, answer=answer, by=str(by), status=status)
 
     async def show(
-        self, approval_id: str, *, reveal: bool = False, caller: Caller | None = None, mission_id: str | None = None
-    ) -> dict[str, Any]:
+        self, approval_id: str, *, reveal: bool = False, caller: Caller | None = None, stream: str | None = None
+    ) -> Approval:
         """A question with its arguments whole: secrets by their names are masked, unless `reveal`. It is audited."""
-        _require_id(approval_id)
         service, by = self._service, caller or self._service.caller
-        if mission_id is None:
-            found = await self._gateways.show(approval_id, caller=by, reveal=reveal)
-            if found is not None:
-                return found
-        mission_id, asked, _head = await self._find(approval_id, mission_id)
+        asked, _head = await self._find(approval_id, stream)
         given = {"approval_id": approval_id, "reveal": reveal or None}
-        async with service.control(by, "show", mission_id, given):
+        async with service.audit.control(by, "show", asked.stream, given):
             if asked.cut and asked.answer is None and by.person not in asked.shown:
-                seen = ApprovalShown(at=service.clock.now(), by=str(by), approval_id=approval_id, person=by.person)
-                await service.say(mission_id, seen)
-        return {**approval_row(mission_id, asked), "args": asked.args if reveal else masked(asked.args)}
+                seen = shown_event(asked, at=service.clock.now(), by=str(by), person=by.person)
+                await self._append(asked, seen)
+        return await self._shown(asked, reveal=reveal)
 
-    async def detail(self, approval_id: str, *, caller: Caller | None = None) -> dict[str, Any]:
-        """A question as `show` gives it, with the last approved call of the same tool and the tool's definition.
-
-        `definition_before` is the definition at that call, where it was another one.
-        """
-        row = await self.show(approval_id, caller=caller)
-        answer: dict[str, Any] = {**row, "last_approved": None, "definition": None, "definition_before": None}
-        try:
-            approvals = (await self._service.state(row["session_id"])).approvals
-        except PursuitError:  # a gateway asked
-            return answer
-        asked = approvals[approval_id]
-        last = await self._last_approved(row["session_id"], asked)
+    async def detail(self, approval_id: str, *, reveal: bool = False, caller: Caller | None = None) -> ApprovalDetail:
+        """A question as `show` gives it, with the last approved call of the same tool and the tool's definition."""
+        asked = await self.show(approval_id, reveal=reveal, caller=caller)
         definitions = await self._definitions() if asked.digest is not None else {}
-        answer |= {"definition": definitions.get(asked.digest or ""), "accepts": asked.accepts, "answer": asked.answer}
-        if last is not None:
-            question, yes = last
-            answer["last_approved"] = {"args": masked(question.args), "by": yes.by, "asked_at": iso(question.at)}
-            if question.digest not in (None, asked.digest):
-                answer["definition_before"] = definitions.get(question.digest)
-        return answer
+        last = await self._last_approved(asked) if asked.asker == "mission" else None
+        changed = last is not None and last.digest not in (None, asked.digest)
+        return ApprovalDetail(
+            asked=asked,
+            last_approved=last and await self._shown(last, reveal=reveal),
+            definition=definitions.get(asked.digest or ""),
+            definition_before=definitions.get(last.digest or "") if last is not None and changed else None,
+        )
 
-    async def _last_approved(self, mission_id: str, asked: Approval) -> tuple[ApprovalAsked, ApprovalAnswered] | None:
-        """The last question about the same tool that got a yes, and the yes; the state keeps open ones alone."""
-        row = await self.ledger.row(mission_id)
+    async def forms(self, mission_id: str, caller: Caller, channel: Channel | None) -> dict[str, str]:
+        """The whole text of each open question of a mission that this client's user may answer, by the ids.
+
+        One that is too long for a form is for the operator alone.
+        """
+        texts = {
+            one.approval_id: one.description if one.accepts else whole_question(one.description, one.args)
+            for one in await self.open(mission_id)
+            if may_answer(caller, channel, one)
+        }
+        return {approval_id: text for approval_id, text in texts.items() if len(text) <= LONGEST_FORM}
+
+    async def _find(self, approval_id: str, stream: str | None) -> tuple[Approval, int]:
+        """The question, and the last event of its stream that was looked at."""
+        if APPROVAL_ID.fullmatch(approval_id) is None:
+            raise InvalidArgument(
+                f"{approval_id[:80]!r} is no id of an open question; `{advice('pursuit approvals')}` shows them",
+                approval_id=approval_id[:80],
+            )
+        for name in await self._asking() if stream is None else [stream]:
+            questions, head = await self._look(name)
+            if approval_id in questions:
+                return questions[approval_id], head
+        raise ApprovalNotFound(
+            f"no mission waits for {approval_id}; see `{advice('pursuit approvals')}`", approval_id=approval_id
+        )
+
+    async def _asking(self) -> Sequence[str]:
+        """The missions and gateways that may have a question; one that was just answered, or paused, still knows it."""
+        rows = every_stream(self.ledger, kind="mission", status=("waiting", "paused", "running", "failed"))
+        missions = [
+            row.name async for row in rows if row.status != "waiting" or row.summary.get("waiting_for") == "approval"
+        ]
+        gateways = [row.name async for row in every_stream(self.ledger, kind=KIND, status=ASKING)]
+        return [*missions[::-1], *gateways[::-1]]
+
+    async def _look(self, stream: str) -> tuple[dict[str, Approval], int]:
+        """The questions of a mission or a gateway by their ids, and the number of its last event."""
+        owner = None
+        if GATEWAY_ID.fullmatch(stream) is not None:
+            questions, head = await read_questions(self.ledger, stream)
+        else:
+            require_id(stream)
+            state, head = await self._service.states.look(stream)
+            questions, owner = state.approvals, state.owner
+        return {key: replace(one, stream=stream, owner=owner) for key, one in questions.asked.items()}, head
+
+    async def _shown(self, asked: Approval, *, reveal: bool) -> Approval:
+        body = None if asked.whole is None else await self.ledger.blob(asked.whole)
+        whole: dict[str, Any] = dict(asked.args) if body is None else json.loads(body)
+        args = whole if reveal else masked(whole)
+        return replace(asked, args=args, masked=args != whole)
+
+    async def _append(self, asked: Approval, word: Word) -> str:
+        """Appends to the stream that asks, whichever process drives; the status of a mission, or `open`."""
+        if isinstance(word, GatewayEvent):
+            await self.ledger.append(asked.stream, ANY, [Draft(*encode_gateway(word))], kind=KIND)
+            return "open"
+        return (await self._service.say(asked.stream, word)).status
+
+    async def _after(self, asked: Approval, head: int, word: Word) -> Approval:
+        """The question after an answer. Raises `Conflict` for one that came after the last one that was needed.
+
+        That one is in the ledger and changes nothing.
+        """
+        questions = Questions({asked.approval_id: asked})
+        stored = await self.ledger.read(asked.stream, head)
+        events = [decode_gateway(one.body) for one in stored] if isinstance(word, GatewayEvent) else decoded(stored)
+        for event in events:
+            if event == word:
+                break
+            questions.apply(event)
+        before = questions.asked[asked.approval_id]
+        if before.answer is not None:
+            raise _is_closed(before)
+        questions.apply(word)
+        return questions.asked[asked.approval_id]
+
+    async def _require_may_answer(self, asked: Approval, by: Caller, channel: Channel) -> None:
+        """Refuses, and records, a yes that does not count."""
+        if may_answer(by, channel, asked):
+            return
+        whose = by.who if by.subject in (asked.client, asked.owner) else "another client"
+        given = {"approval_id": asked.approval_id, "channel": channel}
+        async with self._service.audit.control(by, "approve", asked.stream, given):
+            raise PolicyDenied(
+                f"{asked.approval_id} is about a call of {whose}, and {by.who} cannot approve it; the operator or "
+                "another approver answers it; nothing was changed",
+                approval_id=asked.approval_id,
+            )
+
+    async def _last_approved(self, asked: Approval) -> Approval | None:
+        """The last question about the same tool that got a yes; the state keeps open ones alone."""
+        row = await self.ledger.row(asked.stream)
         until = 0 if row is None else row.head.seq
         answers: dict[str, ApprovalAnswered] = {}
+        wanted = ("ApprovalAsked", "ApprovalAnswered")
         for _ in range(LOOK_BACK // _CHUNK):
             after = max(0, until - _CHUNK)
-            for stored in reversed(await self.ledger.read(mission_id, after, until - after)):
-                if stored.type not in ("ApprovalAsked", "ApprovalAnswered"):
-                    continue
-                event = decode(stored.type, stored.body)
+            stored = [one for one in await self.ledger.read(asked.stream, after, until - after) if one.type in wanted]
+            for event in decoded(reversed(stored)):
                 if isinstance(event, ApprovalAnswered) and event.answer in GRANTS:
                     answers[event.approval_id] = event
                 elif isinstance(event, ApprovalAsked) and event.tool == asked.tool:
                     yes = answers.get(event.approval_id)
                     if yes is not None and event.approval_id != asked.approval_id:
-                        return event, yes
+                        return replace(read_question(event), stream=asked.stream, answer=yes.answer, by=yes.by)
             until = after
         return None
 
@@ -269,71 +374,43 @@ class Approvals:
             pins.apply(decode_pin(stored.body))
         return pins.definitions
 
-    async def forms(self, mission_id: str, caller: Caller, channel: Channel | None) -> dict[str, str]:
-        """The whole text of each open question of a mission that this client's user may answer, by the ids.
 
-        One that is too long for a form is for the operator alone.
-        """
-        state, now = await self._service.state(mission_id), self._service.clock.now()
-        texts = {
-            one.approval_id: one.description if one.accepts else whole_question(one.description, one.args)
-            for one in pending(state.approvals)
-            if now < one.until and may_answer(caller, channel, _client_of(one, state), accepts=one.accepts is not None)
-        }
-        return {approval_id: text for approval_id, text in texts.items() if len(text) <= LONGEST_FORM}
-
-    async def _require_first(
-        self, mission_id: str, head: int, word: ApprovalAnswered, said: set[str], require: int
-    ) -> None:
-        """Refuses an answer that came after the last one that was needed; it is in the ledger and changes nothing."""
-        people = set(said)
-        for stored in await self._service.ledger.read(mission_id, head):
-            match decode(stored.type, stored.body):
-                case ApprovalAnswered(approval_id=word.approval_id) as first:
-                    if first == word:
-                        return
-                    people.add(first.person or first.by)
-                    if first.answer == "denied" or len(people) >= require:
-                        raise already_answered(word.approval_id, first.answer, first.by)
-                case ApprovalExpired(approval_id=word.approval_id) as late:
-                    raise expired(word.approval_id, late.at)
-                case _:
-                    pass
-
-    @staticmethod
-    def _refused(asked: Approval) -> Conflict:
-        """The error for a question that has its answer, or has expired."""
-        if asked.answer == "expired":
-            return expired(asked.approval_id, asked.until)
-        return already_answered(asked.approval_id, str(asked.answer), asked.by)
-
-    async def _find(self, approval_id: str, mission_id: str | None) -> tuple[str, Approval, int]:
-        """The mission of a question, the question, and the last event of the mission that was looked at."""
-        for name in await self._waiting() if mission_id is None else [mission_id]:
-            state, head = await self._service.states.look(name)
-            if approval_id in state.approvals:
-                return name, state.approvals[approval_id], head
-        raise ApprovalNotFound(
-            f"no mission waits for {approval_id}; `pursuit approvals` shows what is open", approval_id=approval_id
+def _require_seen(asked: Approval, by: Caller, *, unseen: bool) -> None:
+    """Refuses a yes to a question whose arguments the person cannot have seen whole."""
+    if asked.cut and not unseen and by.person not in asked.shown:
+        question = asked.approval_id
+        raise ApprovalNeeded(
+            f"the arguments of {question} are longer than the question shows; look at them with "
+            f"`{advice('pursuit approvals show {}', question)}` (over HTTP `GET /approvals/{question}`), or approve "
+            'them unseen: `--unseen` (`"unseen": true`)',
+            approval_id=question,
         )
 
-    async def _waiting(self) -> Sequence[str]:
-        """The missions that may have a question; one that was just answered, or paused, still knows it."""
-        rows = every_stream(self.ledger, kind="mission", status=("waiting", "paused", "running", "failed"))
-        found = [
-            row.name async for row in rows if row.status != "waiting" or row.summary.get("waiting_for") == "approval"
-        ]
-        return found[::-1]
+
+def _require_revealed(shown: Approval) -> None:
+    """Refuses a yes to arguments that the person saw masked."""
+    if shown.masked:
+        question = shown.approval_id
+        why = f"the arguments of {question} are masked; press Reveal first, then approve"
+        raise ApprovalNeeded(why, approval_id=question)
 
 
-def _client_of(asked: Approval, state: MissionState) -> str | None:
-    """The client that a call is made for: a child mission has no driver of its own, and its parent's owner."""
-    return asked.subject or state.owner
-
-
-def _require_id(approval_id: str) -> None:
-    if APPROVAL_ID.fullmatch(approval_id) is None:
-        raise InvalidArgument(
-            f"{approval_id[:80]!r} is no id of an open question; `pursuit approvals` shows them",
-            approval_id=approval_id[:80],
+def _require_other_person(asked: Approval, by: Caller) -> None:
+    """Refuses a second yes of one person."""
+    if by.person in asked.said:
+        raise Conflict(
+            f"you have said yes to {asked.approval_id} already; it needs {asked.require} people, so another one must "
+            "say yes",
+            approval_id=asked.approval_id,
+            required=asked.require,
         )
+
+
+def _is_closed(asked: Approval) -> Conflict:
+    """The error for an answer to a question that has expired, or has its answer."""
+    question = asked.approval_id
+    if asked.answer == "expired":
+        text = f"{question} has expired: no answer came before {moment(iso(asked.until))}, which counts as no"
+        return Conflict(text, approval_id=question, answer="expired", expired_at=iso(asked.until))
+    who = f" by {asked.by}" if asked.by else ""
+    return Conflict(f"{question} was answered already: {asked.answer}{who}", approval_id=question, answer=asked.answer)

@@ -145,6 +145,7 @@ class BackgroundRuns:
             driver = (await self._service.state(mission_id)).driver or Identity()
             caller = Caller(transport="background", credential=driver.credential, subject=driver.subject)
             async with self._service.driving(caller, mission_id):
+                log.info("continues a run that no process drove", extra={"pursuit_fields": {"mission": mission_id}})
                 await self._service.continue_run(mission_id)
         except (Conflict, LimitReached):
             # Another process drives it, and may die; or its client runs as many others as it may, and one will end.

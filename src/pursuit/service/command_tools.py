@@ -5,19 +5,20 @@ Invariant: a command is under policy like any other tool; a trait that is not de
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig
-from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult
-from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError
-from pursuit.policy.rules import decide
+from pursuit.core.tools import CallFailed, Folder, ProgressFn, Tool, ToolResult
+from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError, advice
+from pursuit.policy.rules import decide_request
 from pursuit.policy.traits import traits
 from pursuit.service.audit import Caller
 from pursuit.service.tasks import Tasks
-from pursuit.tasks.calls import Job, as_answer
+from pursuit.tasks.calls import TaskJob, as_answer
 from pursuit.upstream.host import ToolHost
 
 
@@ -33,7 +34,8 @@ def command_tool(config: CommandConfig) -> Tool:
         traits=traits(config.traits, None),
         definition={"name": config.name, "description": description, "inputSchema": schema},
         long=True,
-        metrics=tuple(rule.name for rule in config.metrics),
+        metrics=tuple(config.metrics),
+        cwd=config.folder(os.environ),
     )
 
 
@@ -43,15 +45,11 @@ def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any], *,
     Offering the command is the operator's yes where policy asks only because its traits are not declared.
     """
     layers = host.layers(None, None, *host.caller_layers(caller.credential))
-    ruling = decide(layers, tool, arguments)
+    ruling = decide_request(layers, tool, arguments)
     if ruling.decision == "deny":
         raise PolicyDenied(f"{tool.qualified} is denied: {ruling.reason}", tool=tool.qualified)
-    asked = any(
-        rule.decision == "ask" and layers.operator.matches(rule, tool, arguments) for rule in layers.operator.rules
-    )
-    listed = any(layer.decide(tool).decision == "ask" for layer in layers.tighter)
-    if ruling.decision == "ask" and (asked or listed):
-        why = f"{tool.qualified} needs a yes: {ruling.reason}; an operator can run it with `pursuit task run`"
+    if ruling.decision == "ask":
+        why = f"{tool.qualified} needs a yes: {ruling.reason}; operator: `{advice('pursuit task run {}', tool.name)}`"
         raise ApprovalNeeded(why, tool=tool.qualified)
 
 
@@ -68,9 +66,9 @@ class CommandUpstream:
         """Every configured command."""
         return self._tools
 
-    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Job:
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
         """The task that this call is; nothing has begun."""
-        return self._open().job(tool, arguments)
+        return self._open().job(tool, arguments, folder=folder)
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None

@@ -15,7 +15,7 @@ from pursuit.errors import SessionNotFound
 from pursuit.ledger.contract import every_stream
 from pursuit.problems.attempts import KIND, attempts_at
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import Catalogue, discover
+from pursuit.problems.catalogue import ProblemCatalogue, discover
 from pursuit.problems.comparison import attempt_row, problem_row
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.secrecy import judging_digest
@@ -62,7 +62,7 @@ async def problem_page(service: Service, folder: Path, problem_id: str) -> dict[
     Raises `ProblemNotFound`.
     """
     known = await anyio.to_thread.run_sync(found_problems, folder)
-    problem = Catalogue(known.values()).get(problem_id)
+    problem = ProblemCatalogue(known.values()).get(problem_id)
     unreadable: list[str] = []
     row = await compared(service, problem, unreadable)
     return {**row, "brief": write_brief(problem), "unreadable": unreadable}

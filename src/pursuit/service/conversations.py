@@ -22,10 +22,9 @@ from pursuit.core.events import (
     ModelAnswer,
     ModelAnswered,
     ModelAsked,
-    decode,
 )
 from pursuit.core.fold import advance
-from pursuit.core.mission import AskedProposer
+from pursuit.core.history import decoded
 from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS
 from pursuit.engine.driver import Driver
@@ -33,21 +32,21 @@ from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import affordable, offered
 from pursuit.errors import InvalidArgument, PursuitError
 from pursuit.ledger.contract import Ledger
-from pursuit.proposers.choice import NoSampler
-from pursuit.proposers.conversation import CHARACTERS, read_answer
+from pursuit.proposers.contract import ProposerContext, kind_of
 from pursuit.proposers.language import (
     AssistantMessage,
     LanguageModel,
     ModelRequest,
     NoAnswerYet,
     OfferedTool,
-    ProposerContext,
     Terms,
     ToolMessage,
     WrappedModel,
     not_text,
 )
-from pursuit.proposers.model import AskModel, ToolNames
+from pursuit.proposers.model.asking import AskModel, ToolNames
+from pursuit.proposers.model.conversation import CHARACTERS, read_answer
+from pursuit.proposers.model.kind import NoSampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ class Conversations:
                 yield {"iteration": event.iteration, "verdict": decided.verdict, "same_verdict": same}
 
     async def _events(self, mission_id: str) -> list[AnyEvent]:
-        return [decode(one.type, one.body) for one in await self.ledger.read(mission_id)]
+        return list(decoded(await self.ledger.read(mission_id)))
 
     async def _requests(
         self, mission_id: str, events: Sequence[AnyEvent]
@@ -161,10 +160,11 @@ class Conversations:
 
         lessons = await lessons_for(self.ledger, mission_id, state, self.driver.settings.memory_lessons)
         means = replace(await self._means(mission_id, state), record=unsent, compact=compact, lessons=lessons)
-        if self.driver.ready is not None:
-            with suppress(PursuitError):  # without a key the model's window is not known
-                await self.driver.ready(state.mission)
-        await self.driver.proposer_for(state.mission, None, means).propose(state, ())
+        kind, settings, place = kind_of(state.mission.proposer), state.mission.proposer, self.driver.place
+        with suppress(PursuitError):  # without a key the model's window is not known
+            await kind.ready(settings, mission_id, state.mission, place)
+        async with kind.open(settings, replace(means, place=place)) as proposer:
+            await proposer.propose(state, ())
         return found
 
     async def _asker(self, mission_id: str, state: MissionState) -> AskModel:
@@ -174,13 +174,9 @@ class Conversations:
     async def _means(self, mission_id: str, state: MissionState) -> ProposerContext:
         _asked(mission_id, state)
 
-        async def past(_after: int) -> Sequence[tuple[int, AnyEvent]]:
-            return ()
-
         return ProposerContext(
+            mission=state.mission,
             tools=await self._tools(state),
-            record=lambda model: model,
-            past=past,
             blob=self.ledger.blob,
             mission_id=mission_id,
             now=self.driver.clock.now,
@@ -218,9 +214,10 @@ async def _not_cut(_event: ConversationCompacted) -> None:
     raise NoAnswerYet("nothing is recorded")
 
 
-def _asked(mission_id: str, state: MissionState) -> AskedProposer:
+def _asked(mission_id: str, state: MissionState) -> Any:
+    """The settings of a conversation."""
     settings = state.mission.proposer
-    if not isinstance(settings, AskedProposer):
+    if not settings.asks_model:
         raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
     return settings
 

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from pursuit.agents.known_agents import find_agents
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
 from pursuit.config.mission_file import load_mission_file
@@ -37,11 +36,14 @@ from pursuit.errors import (
     PursuitError,
     UpstreamUnavailable,
     ValidationFailed,
+    advice,
 )
 from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import NetworkRules, network_ruling
-from pursuit.proposers.provider import Providers
+from pursuit.proposers.agent.known_agents import find_agents
+from pursuit.proposers.model.provider import Providers
 from pursuit.service.command_tools import command_tool
+from pursuit.service.notifications import NotDelivered, signature
 from pursuit.service.proof import FOLDS
 from pursuit.service.schedules import read_crons
 from pursuit.service.tasks import check_startable
@@ -50,10 +52,11 @@ from pursuit.upstream.pool import Pool
 
 Level = Literal["ok", "note", "warning", "broken"]
 
+_ALLOW = advice('`{{ tool = "{}", decision = "allow" }}` in `rules` of `[policy]`', "SERVER.TOOL")
 _IGNORED = {
-    "alwaysAllow": 'is not obeyed here; write a rule with decision = "allow" under [policy] in pursuit.toml',
-    "autoApprove": 'is not obeyed here; write a rule with decision = "allow" under [policy] in pursuit.toml',
-    "timeout": "is not obeyed here; write timeouts = { call = SECONDS } (in mcp.json an object)",
+    "alwaysAllow": f"is not obeyed here; write {_ALLOW} in pursuit.toml",
+    "autoApprove": f"is not obeyed here; write {_ALLOW} in pursuit.toml",
+    "timeout": 'is not obeyed here; write "timeouts": { "call": SECONDS }',
 }
 _INSTALL = {
     "npx": "install Node.js, which brings npx",
@@ -188,7 +191,7 @@ def rule_findings(configuration: Configuration, tools: Sequence[Tool] | None) ->
     findings: list[Finding] = []
     policy = configuration.policy
     if policy.mode == "auto":
-        mend = 'mode = "ask" asks before a write'
+        mend = advice('`mode = "ask"` in `[policy]`') + " asks before a write"
         findings.append(note("policy", "mode auto: no call that is not denied asks for approval", mend))
     for place, rule in enumerate(policy.rules, start=1):
         if tools is not None and not any(rule.means(tool) for tool in tools):
@@ -210,7 +213,7 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
     findings: list[Finding] = []
     configuration = Configuration()
     if config is None:
-        mend = "`pursuit init` writes an example; --config names a file elsewhere"
+        mend = f"`{advice('pursuit init')}` writes an example; --config names a file elsewhere"
         findings.append(warning("configuration", "there is no pursuit.toml or mcp.json here or above", mend))
     else:
         try:
@@ -270,6 +273,11 @@ def unattended_findings(configuration: Configuration, environ: Mapping[str, str]
         if missing := [name for text in texts for name in expand_variables(text, environ)[1]]:
             what = f"needs environment variables that are not set: {', '.join(missing)}"
             findings.append(broken("notify", what, "set them where missions run"))
+        elif notify.webhook is not None:
+            try:
+                signature(expand_variables(notify.secret, environ)[0], "", "", b"")
+            except NotDelivered as wrong:
+                findings.append(broken("notify", str(wrong), "correct notify.secret"))
         if notify.command and shutil.which(notify.command[0], path=environ.get("PATH")) is None:
             program = notify.base / notify.command[0]
             if not os.access(program, os.X_OK):
@@ -314,7 +322,8 @@ async def _servers(configuration: Configuration) -> list[Finding]:
             nonlocal complete
             found[name] = server_findings(name, server, configuration.policy.network, os.environ)
             if not server.enabled:
-                found[name].append(note(f"server {name}", "is disabled", "enabled = true lets it in again"))
+                mend = advice('`enabled = true` in `[servers."{}"]`', name)
+                found[name].append(note(f"server {name}", "is disabled", mend))
             elif any(finding.level == "broken" for finding in found[name]):
                 complete = False
             else:
@@ -394,11 +403,12 @@ def _belief(about: str, name: str, server: ServerConfig, tools: list[Tool]) -> l
     silent = [tool for tool in unknown if not tool.definition.get("annotations")]
     if silent:
         text = f"says nothing about {_some(silent)}: taken to write and destroy, so missions ask first"
-        mend = f"say what you know under [servers.{name}.tools.TOOL], or allow them by a rule under [policy]"
-        findings.append(warning(about, text, mend))
+        known = advice('`read_only = true` in `[servers."{}".tools."{}"]`', name, silent[0].name)
+        findings.append(warning(about, text, f"say what you know where it is configured, as in {known}, or {_ALLOW}"))
     elif not server.trust_annotations:
         text = f"what it says about {_some(unknown)} is not believed"
-        findings.append(note(about, text, "trust_annotations = true, if you trust this server"))
+        mend = advice('`trust_annotations = true` in `[servers."{}"]`', name) + ", if you trust it"
+        findings.append(note(about, text, mend))
     return findings
 
 
@@ -436,13 +446,12 @@ async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
         with anyio.move_on_after(VERIFY_SECONDS):
             found = await ledger.verify(folds=FOLDS)
             if found.faults:
-                mend = "keep a copy, see `pursuit verify`, and restore it from a backup"
+                mend = f"keep a copy, see `{advice('pursuit verify')}`, and restore it from a backup"
                 return [broken("ledger", fault, mend) for fault in found.faults[:5]]
             whole = fine("ledger", f"{state}: intact, {found.events} events of {found.streams} streams")
             return [whole, *await _pooled(ledger)]
-        return [
-            note("ledger", f"{state}: too large to check in {VERIFY_SECONDS:g} s", "`pursuit verify` takes its time")
-        ]
+        mend = advice("pursuit verify") + " takes its time"
+        return [note("ledger", f"{state}: too large to check in {VERIFY_SECONDS:g} s", mend)]
     except PursuitError as error:
         return [broken("ledger", error.message, "see whether the file is yours")]
     finally:

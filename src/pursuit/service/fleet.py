@@ -17,10 +17,10 @@ import anyio
 from pursuit.core.budgets import child_id, under_way, used_of
 from pursuit.core.child_admission import is_authored, summary_of, wanted_child
 from pursuit.core.events import MissionResumed
-from pursuit.core.mission import FIRST, FLEET, BestOfProposer, Fleet, ModelProposer
+from pursuit.core.mission import FIRST, FLEET, Fleet
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
-from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, Tool, ToolResult
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, Folder, ProgressFn, Tool, ToolResult
 from pursuit.errors import (
     Conflict,
     PursuitError,
@@ -32,7 +32,7 @@ from pursuit.errors import (
 from pursuit.ledger.contract import Claim
 from pursuit.service.audit import Caller
 from pursuit.service.service import ChildOf, Service
-from pursuit.tasks.calls import Job
+from pursuit.tasks.calls import TaskJob
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
@@ -69,9 +69,9 @@ class Children:
         """Refuses: only a mission has a budget for children."""
         raise CallFailed("only a mission starts children", sent=False)
 
-    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Job:
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
         """The task that starts a child and sees it through to its end; what it shall be stands in its parent."""
-        return Job(work=self._work(call_id), kind="child")
+        return TaskJob(work=self._work(call_id), kind="child")
 
     def resume(self, state: TaskState) -> Work | None:
         """The rest of it after its process died."""
@@ -312,14 +312,12 @@ class _ChildRun:
 
 
 def _first_wins(parent: MissionState) -> bool:
-    proposer = parent.mission.proposer
-    return isinstance(proposer, BestOfProposer) and proposer.pick == FIRST
+    return parent.mission.fleet is not None and parent.mission.fleet.pick == FIRST
 
 
 def _models_of(state: MissionState) -> frozenset[str]:
     """The language model of a parent, which its children may have."""
-    proposer = state.mission.proposer
-    return frozenset({proposer.model} if isinstance(proposer, ModelProposer) else ())
+    return frozenset(state.mission.proposer.models[:1])
 
 
 def _is_due(state: MissionState, now: float) -> bool:

@@ -21,7 +21,7 @@ from pursuit.core.events import encode
 from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Clock, Spent
-from pursuit.errors import Conflict, Fault, LimitReached, ValidationFailed
+from pursuit.errors import Conflict, Fault, LimitReached, ValidationFailed, advice
 from pursuit.ledger.contract import Draft, Ledger, every_stream
 from pursuit.service.audit import Caller
 from pursuit.service.tasks import requestor_of
@@ -142,8 +142,8 @@ class ClientLimits:
             return
         endless = mission.budget.max_iterations == mission.budget.max_wall_clock_seconds == -1
         if endless and not limits.unbounded:
-            reason = "only the operator starts a mission without a bound ([limits] unbounded = true lets clients)"
-            raise ValidationFailed([Fault(field="budget.unbounded", reason=f"{reason}; set a cap")])
+            reason = f"only the operator starts a mission without a bound; {advice('`unbounded = true` in `[limits]`')}"
+            raise ValidationFailed([Fault(field="budget.unbounded", reason=f"{reason} allows it; set a cap")])
         if not limits.counts:
             yield
             return

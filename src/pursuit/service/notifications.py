@@ -28,14 +28,16 @@ from anyio.abc import TaskGroup
 from pursuit.config.configuration import Notice, NotifyConfig
 from pursuit.config.servers import is_loopback
 from pursuit.config.variables import expand_variables
-from pursuit.core.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, decode, encode
-from pursuit.core.mission import CAPS
-from pursuit.core.report import budget_row, cut_short, iso
+from pursuit.core.budgets import budget_use
+from pursuit.core.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, encode
+from pursuit.core.history import decoded
+from pursuit.core.listing import cut_short
+from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL, MissionState
 from pursuit.core.tools import CallFailed
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Clock
-from pursuit.errors import Conflict, PursuitError, SessionNotFound
+from pursuit.errors import Conflict, PursuitError, SessionNotFound, advice
 from pursuit.ledger.contract import ANY, Draft, Ledger, StreamRow, every_stream
 from pursuit.service.queries import Queries, status_of
 
@@ -127,13 +129,11 @@ def notice_in(event: Event) -> Notice | None:
 
 def caps_nearly_spent(state: MissionState, share: float) -> dict[str, float]:
     """The caps of which at least this share is used, each with its value."""
-    used = budget_row(state)["used"]
-    found: dict[str, float] = {}
-    for name in CAPS:
-        cap, spent = state.cap(name), used[name.removeprefix("max_")]
-        if cap is not None and spent is not None and spent >= share * cap:
-            found[name] = cap
-    return found
+    return {
+        name: use.limit
+        for name, use in budget_use(state).caps.items()
+        if use.limit is not None and use.share is not None and use.share >= share
+    }
 
 
 def notification(
@@ -363,6 +363,24 @@ class Notifier:
                 elif self._examined.get(row.name) != row.head.seq and not await self._tell_again(row, service):
                     self._examined[row.name] = row.head.seq
         self._undriven = undriven
+        if self._config.remind is not None:
+            await self._remind(service, self._config.remind)
+
+    async def _remind(self, service: Queries, every: float) -> None:
+        """Tells again of questions that are open for so many seconds, or twice, three times, … as many."""
+        now, began = self._clock.now(), await self._began()
+        async for row in every_stream(self._ledger, kind="mission", status=("waiting",)):
+            if row.summary.get("waiting_for") != "approval":
+                continue
+            with suppress(SessionNotFound):
+                state = await service.state(row.name)
+                first = min(state.approvals.open(now), key=lambda one: one.asked_at, default=None)
+                count = 0 if first is None else int((now - max(first.asked_at, began)) // every)
+                if first is None or count < 1:
+                    continue
+                identity = f"{row.name}-{first.approval_id}-{count}"
+                if not await self._is_settled_everywhere(identity):
+                    self._tell(identity, "waiting", row.name, state, at=now, reminder=count)
 
     async def stopped(self, service: Queries, names: Iterable[str]) -> None:
         """Tells which of these missions a signal has just interrupted; their driver is this process, which ends."""
@@ -374,7 +392,7 @@ class Notifier:
 
     async def _tell_interrupted(self, row: StreamRow, service: Queries) -> None:
         state = await service.state(row.name)
-        identity, resume = f"{row.name}-{state.run}", f"pursuit resume {row.name}"
+        identity, resume = f"{row.name}-{state.run}", advice("pursuit resume {}", row.name)
         if not await self._is_settled_everywhere(identity):
             at, status = row.updated_at, {"status": "interrupted", "next": resume}
             self._tell(identity, "interrupted", row.name, await service.state(row.name), at=at, **status)
@@ -382,7 +400,7 @@ class Notifier:
     async def _tell_again(self, row: StreamRow, service: Queries) -> bool:
         """Tells the last thing in a mission's stream that is worth telling; False if it is told, or holds no more."""
         stored = await self._ledger.read(row.name, after=max(0, row.head.seq - 16))
-        for seq, event in [(one.seq, decode(one.type, one.body)) for one in reversed(stored)]:
+        for seq, event in [(one.seq, event) for one, event in zip(stored, decoded(stored), strict=True)][::-1]:
             if (kind := notice_in(event)) is None:
                 continue
             holds = {"waiting": ("waiting",), "interrupted": ("failed",)}.get(kind, tuple(TERMINAL))

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+from pursuit.core.approvals import Questions
 from pursuit.core.attempts import AttemptOpened, AttemptState, advance_attempt, decode_attempt, fold_attempt
 from pursuit.core.audit import AUDIT, ControlCalled, Forgotten, decode_audit
-from pursuit.core.events import CallSettled, MissionCreated, ModelAnswered, ReportWritten, decode
+from pursuit.core.events import MissionCreated, ReportWritten, decode
 from pursuit.core.fold import advance
 from pursuit.core.gateway_events import (
     GatewayApprovalAsked,
     GatewayClosed,
     GatewayOpened,
-    GatewayState,
     decode_gateway,
 )
+from pursuit.core.listing import listing_of
 from pursuit.core.pins import PINS, ToolsPinned
-from pursuit.core.report import listing_after
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TASK_ENDS, TaskCreated, TaskSettled, TaskState, advance_task, decode_task, fold_task
 from pursuit.ledger.archive import verify_archive
@@ -48,21 +48,14 @@ class _Mission:
     def step(self, type_: str, body: bytes) -> None:
         event = decode(type_, body)
         self._state = advance(self._state, event)
-        if isinstance(event, CallSettled) and event.change is not None and event.change.diff is not None:
-            self._digests.add(event.change.diff)
-        match event:
-            case CallSettled() | ModelAnswered() if event.blob is not None:
-                self._digests.add(event.blob)
-            case ReportWritten():
-                self._digests.add(event.digest)
-                self._report = event.digest
-            case _:
-                pass
+        self._digests.update(filter(None, event.blobs()))
+        if isinstance(event, ReportWritten):
+            self._report = event.digest
 
     def result(self) -> Folded | None:
         if self._state is None:
             return None
-        row = listing_after(self._state)
+        row = listing_of(self._state)
         return Folded(
             kind=MISSION,
             statuses=frozenset((row.status,)),
@@ -119,14 +112,14 @@ class _Attempt:
 
 class _Gateway:
     def __init__(self, _stream: str) -> None:
-        self._state = GatewayState()
+        self._questions = Questions()
         self._closed = False
         self._at = 0.0
         self._digests: set[str] = set()
 
     def step(self, type_: str, body: bytes) -> None:
         event = decode_gateway(body)
-        self._state.apply([event])
+        self._questions.apply(event)
         self._closed = self._closed or isinstance(event, GatewayClosed)
         if isinstance(event, GatewayApprovalAsked) and event.whole is not None:
             self._digests.add(event.whole)
@@ -137,10 +130,10 @@ class _Gateway:
 
     def _statuses(self) -> frozenset[str]:
         """A gateway writes its status when it appends; whether a question still waited then, only its clock knew."""
-        if self._state.waits(self._at):
+        if self._questions.waits(self._at):
             return frozenset((ASKING,))
         quiet = "closed" if self._closed else "open"
-        return frozenset((quiet, ASKING) if self._state.asked else (quiet,))
+        return frozenset((quiet, ASKING) if self._questions.asked else (quiet,))
 
 
 class _Usage:

@@ -11,37 +11,28 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from pursuit.core.approvals import Approval, pending, people_row
+from pursuit.core.approvals import Approval
 from pursuit.core.audit import redacted
 from pursuit.core.best import best_row
+from pursuit.core.budgets import budget_use
 from pursuit.core.criteria import Check
 from pursuit.core.decision import decide
-from pursuit.core.events import (
-    AnyEvent,
-    CallIntended,
-    CallRefused,
-    CallSettled,
-    IterationEnded,
-    IterationProposed,
-    ScriptEnded,
-    TurnContinued,
-    decode,
-)
+from pursuit.core.events import AnyEvent, ApprovalAsked, CallRefused, ScriptEnded
 from pursuit.core.fold import advance
-from pursuit.core.mission import AGENT, FLEET, QUEUE, SamplingProposer
+from pursuit.core.history import Call, History, Iteration, decoded
+from pursuit.core.listing import cut_short, due_in, summary_of
+from pursuit.core.mission import FLEET, QUEUE
 from pursuit.core.observe import value_of
 from pursuit.core.report import (
-    budget_row,
+    Trial,
     children_rows,
     criteria_rows,
-    cut_short,
-    due_in,
     every_trial,
     forced_row,
     iso,
@@ -51,6 +42,7 @@ from pursuit.core.state import STATUSES, MissionState, Status
 from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
+from pursuit.engine.execute import worked_until
 from pursuit.engine.lessons import recall
 from pursuit.engine.state_cache import States, unknown_mission
 from pursuit.errors import (
@@ -61,6 +53,7 @@ from pursuit.errors import (
     PursuitError,
     SessionNotFound,
     TaskNotFound,
+    advice,
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
@@ -71,6 +64,8 @@ from pursuit.tasks.host import MACHINE as TASK_MACHINE
 from pursuit.tasks.limits import RUNNING
 
 PAGE = 100
+GRACE = 2.0
+"""Seconds that a driver has to cancel a task when the wall clock of its mission is used up, before others do it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,84 +80,70 @@ async def history_page(
     ledger: Ledger, mission_id: str, *, full: bool, first: int, limit: int = PAGE, after: int = 0
 ) -> HistoryPage:
     """The ended iterations from `first` on, read from the events after `after`."""
-    rows: dict[int, dict[str, Any]] = {}
+    history = History.read(await ledger.read(mission_id, after))
+    ended = [one for one in history.iterations.values() if one.index >= first and one.ended is not None]
+    ended.sort(key=lambda one: one.index)
     last = first + limit
-    more = False
-    for stored in await ledger.read(mission_id, after):
-        event = decode(stored.type, stored.body)
-        index = getattr(event, "iteration", None)
-        if index is None or index < first:
-            continue
-        if index >= last:
-            more = more or isinstance(event, IterationEnded)
-            continue
-        row = rows.setdefault(index, {"iteration_index": index})
-        _add(row, event, full=full)
-    ended = [row for _index, row in sorted(rows.items()) if "verdict" in row]
-    return HistoryPage(ended, last if more else None)
+    more = any(one.index >= last for one in ended)
+    return HistoryPage([_iteration_row(one, full=full) for one in ended if one.index < last], last if more else None)
 
 
-def _add(row: dict[str, Any], event: AnyEvent, *, full: bool) -> None:
-    match event:
-        case IterationProposed():
-            row["started_at"] = iso(event.at)
-            if full:
-                row["strategy"] = _strategy(event)
-                row["calls"] = {}
-        case IterationEnded():
-            row["verdict"], row["verdict_reason"], row["ended_at"] = event.verdict, event.reason, iso(event.at)
-            if full:
-                row["rationale"] = event.rationale
-                row["checkpoint"] = event.facts.checkpoint
-                row["criteria"] = [msgspec.to_builtins(result) for result in event.criteria]
-                row["observation"] = _observation(row)
-                row["calls"] = list(row["calls"].values())
-        case CallIntended() | CallSettled() | CallRefused() | ScriptEnded() | TurnContinued() if full:
-            _add_detail(row, event)
-        case _:
-            pass
+def _iteration_row(one: Iteration, *, full: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"iteration_index": one.index}
+    proposed, ended = one.proposed, one.ended
+    if proposed is not None:
+        row["started_at"] = iso(proposed.at)
+    if full:
+        row["strategy"] = _strategy(one)
+        row["calls"] = [
+            _call_row(call) for call in one.calls.values() if call.intended is not None or call.end is not None
+        ]
+        if one.script is not None:
+            row["script"] = _script_row(one.script)
+    if ended is not None:
+        row |= {"verdict": ended.verdict, "verdict_reason": ended.reason, "ended_at": iso(ended.at)}
+        if full:
+            row |= {"rationale": ended.rationale, "checkpoint": ended.facts.checkpoint}
+            row["criteria"] = [msgspec.to_builtins(result) for result in ended.criteria]
+            row["observation"] = _observation(one)
+    return row
 
 
-def _add_detail(
-    row: dict[str, Any], event: CallIntended | CallSettled | CallRefused | ScriptEnded | TurnContinued
-) -> None:
-    calls: dict[str, dict[str, Any]] = row.setdefault("calls", {})
-    match event:
-        case TurnContinued():
-            strategy = row["strategy"]
-            strategy.setdefault("tool_calls", []).extend(
-                {"tool_name": call.tool, "args": call.args} for call in event.calls
-            )
-            if event.rationale is not None:
-                strategy["rationale"] = event.rationale
-        case CallIntended() | CallRefused():
-            call = calls.setdefault(event.call_id, {"call_id": event.call_id})
-            call.update(tool=event.tool, args=event.args, purpose=event.purpose)
-            if isinstance(event, CallRefused):
-                call.update(outcome=event.outcome, error=event.reason)
-        case CallSettled():
-            call = calls.setdefault(event.call_id, {"call_id": event.call_id})
-            call.update(outcome=event.outcome, seconds=event.seconds, result=event.result or event.preview)
-            found = {"error": event.error, "metrics": event.metrics, "events": event.events}
-            call.update({key: value for key, value in found.items() if value})
-        case ScriptEnded():
-            said = {"metrics": event.observed, "events": event.events}
-            found = {"error": event.error, "printed": event.printed, "claimed" if event.claimed else "observed": said}
-            row["script"] = {key: value for key, value in found.items() if value}
+def _call_row(call: Call) -> dict[str, Any]:
+    said, end = call.said, call.settled
+    row: dict[str, Any] = {"call_id": call.call_id, "tool": call.tool, "args": call.args}
+    if not isinstance(said, ApprovalAsked):
+        row["purpose"] = said.purpose
+    if isinstance(call.end, CallRefused):
+        row |= {"outcome": call.end.outcome, "error": call.end.reason}
+    elif end is not None:
+        row |= {"outcome": end.outcome, "seconds": end.seconds, "result": end.result or end.preview}
+        found = {"error": end.error, "metrics": end.metrics, "events": end.events}
+        row |= {key: value for key, value in found.items() if value}
+    return row
 
 
-def _observation(row: dict[str, Any]) -> dict[str, Any]:
+def _script_row(script: ScriptEnded) -> dict[str, Any]:
+    said = {"metrics": script.observed, "events": script.events}
+    found = {"error": script.error, "printed": script.printed, "claimed" if script.claimed else "observed": said}
+    return {key: value for key, value in found.items() if value}
+
+
+def _observation(one: Iteration) -> dict[str, Any]:
     """What the iteration learned: its calls in the order that they were proposed in, then its script."""
     metrics: dict[str, Any] = {}
     events: list[dict[str, Any]] = []
-    errors: list[str] = list(row["strategy"].get("failed", ()))
-    script: dict[str, Any] = row.get("script", {})
-    parts: list[dict[str, Any]] = [*row["calls"].values(), {**script.get("observed", {}), "error": script.get("error")}]
-    for part in parts:
-        metrics.update(part.get("metrics", {}))
-        events.extend(part.get("events", ()))
-        if part.get("error"):
-            errors.append(part["error"])
+    errors = [] if one.proposed is None else list(one.proposed.failed)
+    for call in one.calls.values():
+        if (end := call.settled) is not None:
+            metrics |= end.metrics
+            events += end.events
+        errors += [call.error] if call.error else []
+    if one.script is not None:
+        if not one.script.claimed:
+            metrics |= one.script.observed
+            events += one.script.events
+        errors += [one.script.error] if one.script.error else []
     return {"metrics": metrics, "events": events, "errors": errors}
 
 
@@ -204,21 +185,27 @@ def _size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _strategy(event: IterationProposed) -> dict[str, Any]:
+def _strategy(one: Iteration) -> dict[str, Any]:
+    """What was proposed, with the further answers of a model in the same turn."""
+    event = one.proposed
+    if event is None:
+        return {}
     strategy: dict[str, Any] = {"proposer": event.proposer}
     if event.script is not None:
         strategy["script"] = event.script
-    else:
-        strategy["tool_calls"] = [{"tool_name": call.tool, "args": call.args} for call in event.calls]
-    if event.rationale is not None:
-        strategy["rationale"] = event.rationale
+    if event.script is None or one.continued:
+        calls = [*event.calls, *(call for further in one.continued for call in further.calls)]
+        strategy["tool_calls"] = [{"tool_name": call.tool, "args": call.args} for call in calls]
+    rationales = [part.rationale for part in (event, *one.continued) if part.rationale is not None]
+    if rationales:
+        strategy["rationale"] = rationales[-1]
     if event.failed:
         strategy["failed"] = event.failed
     return strategy
 
 
-def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
-    """Everything about a mission but its history."""
+def status_of(mission_id: str, state: MissionState, seconds: float | None = None) -> dict[str, Any]:
+    """Everything about a mission but its history; `seconds` is its wall clock now."""
     optional = {
         "waiting_for": state.waiting_for,
         "waiting_detail": state.wait_detail,
@@ -245,7 +232,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "status": state.status,
         "directive": state.mission.directive,
         "criteria": criteria_rows(state),
-        "budget": budget_row(state),
+        "budget": budget_use(state, seconds).as_json(),
         "tool_allowlist": list(state.tools),
         "proposer": state.mission.proposer.kind,
         "iteration_count": state.iteration_count,
@@ -256,7 +243,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
             for threshold in state.thresholds
             if (one := state.best_points.of(threshold.criterion_id)) and one.point
         },
-        "pending_approvals": [approval_row(mission_id, approval) for approval in pending(state.approvals)],
+        "pending_approvals": [approval_row(replace(one, stream=mission_id)) for one in state.approvals.open()],
         "created_at": iso(state.created_at),
         "warnings": list(state.warnings),
         **{key: value for key, value in optional.items() if value is not None},
@@ -271,19 +258,20 @@ def _model_row(state: MissionState) -> dict[str, Any] | None:
     return row | ({"estimated_tokens": state.estimated_tokens} if state.estimated_tokens else {})
 
 
-def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:
-    """An approval, as the person who answers sees it."""
+def approval_row(asked: Approval) -> dict[str, Any]:
+    """A question as JSON, as the person who answers sees it."""
     return {
-        "approval_id": approval.approval_id,
-        "session_id": mission_id,
-        "tool": approval.tool,
-        "args": redacted(approval.args),
-        "description": approval.description,
-        "reason": approval.reason,
-        "asked_at": iso(approval.asked_at),
-        "expires_at": iso(approval.until),
-        **people_row(approval.require, approval.said),
-        **({"cut": True} if approval.cut else {}),
+        "approval_id": asked.approval_id,
+        "session_id": asked.stream,
+        "tool": asked.tool,
+        "args": redacted(asked.args) if asked.masked is None and asked.whole is None else asked.args,
+        "description": asked.description,
+        "reason": asked.reason,
+        "asked_at": iso(asked.asked_at),
+        "expires_at": iso(asked.until),
+        **({"required": asked.require, "approved_by": asked.approved_by} if asked.require > 1 else {}),
+        **({"cut": True} if asked.cut else {}),
+        **({"masked": asked.masked} if asked.masked is not None else {}),
     }
 
 
@@ -306,7 +294,7 @@ def list_row(row: StreamRow) -> dict[str, Any]:
 
 def is_placeable(state: MissionState) -> bool:
     """Whether a worker can drive it: a client that lends its model does that itself."""
-    return not isinstance(state.mission.proposer, SamplingProposer)
+    return not state.mission.proposer.LENDS_MODEL
 
 
 def requirements_of(state: MissionState) -> Requirements:
@@ -318,7 +306,7 @@ def requirements_of(state: MissionState) -> Requirements:
     if state.file is not None:
         things = [f"{FILE}{state.file}"]
     else:
-        servers = {name.partition(".")[0] for name in state.tools} - {AGENT, FLEET}
+        servers = {name.partition(".")[0] for name in state.tools if name not in state.facts.tools} - {FLEET}
         named = {one.check for one in mission.criteria if isinstance(one, Check) and one.check is not None}
         things = sorted(servers) + [f"{CHECK}{name}" for name in sorted(named)]
     if mission.workspace is not None and state.host is not None:
@@ -327,7 +315,7 @@ def requirements_of(state: MissionState) -> Requirements:
 
 
 ShownStatus = Literal[Status, "interrupted"]
-"""`interrupted` is never stored: the ledger says `running`, and no live process drives the mission."""
+"""`interrupted` is never stored: the ledger says `running`, and no live process drives the run that was cut short."""
 SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
 LONGEST_CURSOR = 18
 ANYONE = "*"
@@ -398,14 +386,19 @@ class Queries:
         return (await self._load(mission_id))[0]
 
     async def status(self, mission_id: str) -> dict[str, Any]:
-        """Everything about a mission but its history; `interrupted` if it is started and no live process drives it."""
+        """Everything about a mission but its history; `interrupted` if no live process drives a run that was cut short.
+
+        `next` says what continues a mission whose run reached its goal.
+        """
         state = await self.state(mission_id)
-        status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
+        now, driven = self.clock.now(), await self.ledger.is_claimed(mission_id)
+        until = now if driven else await worked_until(self.ledger, state, now, self.driver.task_ended)
+        status = status_of(mission_id, state, state.wall_clock_at(until, driven=driven))
+        status |= await self._interruption(mission_id, state.status, summary_of(state))
         if (unplaced := await self._unplaced(mission_id, state)) is not None:
             status["placement"] = unplaced
-        now = self.clock.now()
-        for row, asked in zip(status["pending_approvals"], pending(state.approvals), strict=True):
-            if now >= asked.until:
+        for row, asked in zip(status["pending_approvals"], state.approvals.open(), strict=True):
+            if not asked.is_open(now):
                 row["expired"] = True
         for child in status.get("children", ()):
             row = await self.ledger.row(child["session_id"])
@@ -440,19 +433,21 @@ class Queries:
         """The missions whose run may have stopped before its goal; with `background` only background runs.
 
         A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
-        Where workers drive, one that waits for a time is listed after it. Children go on with their parents.
+        So is any run whose task is overdue: its driver has gone. Where workers drive, one that waits for a time is
+        listed after it. Children go on with their parents.
         """
         found: list[str] = []
         waiting: dict[str, str] = {}
         now = self.clock.now()
         async for row in every_stream(self.ledger, kind="mission", status=("running", "waiting")):
-            wanted = row.summary.get("background") or not background
+            late_by = now - row.summary.get("wait_until", math.inf)
+            overdue = row.summary.get("waiting_for") == "task" and late_by >= GRACE
+            wanted = row.summary.get("background") or overdue or not background
             if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
-            late = now >= row.summary.get("wait_until", math.inf)
-            if self.placement is not None and row.summary.get("waiting_for") in ("pace", "model") and not late:
+            if self.placement is not None and row.summary.get("waiting_for") in ("pace", "model") and late_by < 0:
                 continue  # it is a job for that time
-            if background and not late and (task := row.summary.get("task")) is not None:
+            if background and late_by < 0 and (task := row.summary.get("task")) is not None:
                 waiting[row.name] = task
             else:
                 found.append(row.name)
@@ -522,7 +517,7 @@ class Queries:
                 if wanted.status not in (None, shown["status"]):
                     continue
                 asks = shown.get("waiting_for") in ASKS_PERSON
-                needs = asks or (shown["status"] in ("failed", "interrupted") and "parent" not in shown)
+                needs = asks or ((shown["status"] == "failed" or "resume" in shown) and "parent" not in shown)
                 groups["needs_you" if needs else "under_way"].append(shown)
             if next_cursor is not None:
                 more += ["needs_you" if status in ("failed", "waiting") else "under_way"]
@@ -561,13 +556,7 @@ class Queries:
         A run that has is over, and its mission is the caller's to advance: a client that steps a mission.
         """
         row = await self.ledger.row(mission_id)
-        return (
-            row is not None
-            and row.status == "running"
-            and cut_short(row.status, row.summary, self.clock.now())
-            and not await self.ledger.is_claimed(mission_id)
-            and not await self._is_queued(mission_id)
-        )
+        return row is not None and "resume" in await self._row(row)
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
         """What ended missions learned that has to do with these words, the best match first."""
@@ -578,9 +567,9 @@ class Queries:
         await self._load(mission_id)
         state: MissionState | None = None
         async for stored in self.ledger.watch(mission_id):
-            event = decode(stored.type, stored.body)
-            state = advance(state, event)
-            yield event, state
+            for event in decoded([stored]):
+                state = advance(state, event)
+                yield event, state
 
     async def report(self, mission_id: str) -> dict[str, Any]:
         """The final report as it was written, or as it stands now for a mission that goes on."""
@@ -592,16 +581,16 @@ class Queries:
         if body is not None:
             return msgspec.json.decode(body)
         report = await assemble(self.ledger, mission_id, state)
-        if found := await self._interruption(mission_id, state.status, state.parent):
+        found = await self._interruption(mission_id, state.status, summary_of(state))
+        if "resume" in found:
             words = f"No process drives this mission; resume it with: {found['resume']}"
             report |= {**found, "reason_text": " ".join(filter(None, (words, report["reason_text"])))}
         return report
 
-    async def trials(self, mission_id: str) -> list[dict[str, Any]]:
+    async def trials(self, mission_id: str) -> list[Trial]:
         """Every trial of a mission, in order."""
         state = await self.state(mission_id)
-        stored = await self.ledger.read(mission_id)
-        return every_trial((decode(one.type, one.body) for one in stored), state)
+        return every_trial(History.read(await self.ledger.read(mission_id)), state)
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
         """The newest lines of the audit, oldest first; a forgotten mission still has its lines."""
@@ -623,13 +612,18 @@ class Queries:
         await export_stream(self.ledger, mission_id, path)
 
     async def _row(self, row: StreamRow) -> dict[str, Any]:
-        return list_row(row) | await self._interruption(row.name, row.status, row.summary.get("parent"))
+        return list_row(row) | await self._interruption(row.name, row.status, row.summary)
 
-    async def _interruption(self, mission_id: str, status: str, parent: str | None) -> dict[str, Any]:
-        """What to show instead of `running` where no live process drives the mission; children go on with parents."""
+    async def _interruption(self, mission_id: str, status: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """What to show of a `running` mission that no live process drives; children go on with parents."""
         if status != "running" or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
             return {}
-        return {"status": "interrupted", "resume": f"pursuit resume {parent or mission_id}"}
+        if not cut_short(status, summary, self.clock.now()):
+            return {"next": "mission_iterate"}
+        row = await self.ledger.row(mission_id)
+        last = [] if row is None else await self.ledger.read(mission_id, row.head.seq - 1, 1)
+        found = {} if last and last[0].type == "ApprovalAnswered" else {"status": "interrupted"}  # it waited for this
+        return {**found, "resume": advice("pursuit resume {}", summary.get("parent", mission_id))}
 
     async def due_in(self, state: MissionState) -> float | None:
         """Seconds until a driver has something to do, or None; a task that has ended is something to do."""
@@ -698,9 +692,9 @@ LAST = "last"
 _MOST_CANDIDATES = 5
 _BEGINNING = re.compile(r"[a-z0-9][a-z0-9_-]{0,127}")
 _RECORDS: dict[str, tuple[type[PursuitError], str]] = {
-    "mission": (SessionNotFound, "pursuit list"),
-    "task": (TaskNotFound, "pursuit task list"),
-    "attempt": (AttemptNotFound, "pursuit problem compare PROBLEM"),
+    "mission": (SessionNotFound, advice("pursuit list")),
+    "task": (TaskNotFound, advice("pursuit task list")),
+    "attempt": (AttemptNotFound, advice("pursuit problem compare {}", "PROBLEM")),
 }
 
 

@@ -6,11 +6,13 @@ Invariant: a stream of another mission is as unknown as one that never was.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from typing import Unpack
 
 from pursuit.core.tasks import TaskCreated, decode_task
-from pursuit.errors import InvalidArgument, SessionNotFound
-from pursuit.ledger.contract import FORGOTTEN, Found, Ledger, Page, StoredEvent, StreamRow
+from pursuit.engine.state_cache import unknown_mission
+from pursuit.errors import InvalidArgument
+from pursuit.ledger.contract import FORGOTTEN, FoundStream, Ledger, StoredEvent, StreamFilter, StreamPage, StreamRow
 
 MISSION, TASK = "mission", "task"
 
@@ -33,8 +35,7 @@ class ScopedLedger:
         """Raises `SessionNotFound` unless the mission is there, `InvalidArgument` if it is driven with another one."""
         row = await self._ledger.row(self._mission_id)
         if row is None or row.status == FORGOTTEN or row.kind != MISSION:
-            text = f"no mission {self._mission_id!r} in this ledger; `pursuit list` shows what there is"
-            raise SessionNotFound(text, session_id=self._mission_id)
+            raise unknown_mission(self._mission_id)
         parent = row.summary.get("parent")
         if parent is not None:
             text = f"{self._mission_id} is a child of {parent}, which drives it; name that one"
@@ -48,35 +49,24 @@ class ScopedLedger:
         """What the listing says of a stream that is ours, or None."""
         return await self._ledger.row(stream) if await self._is_ours(stream) else None
 
-    async def streams(
-        self,
-        *,
-        kind: str | None = None,
-        status: str | Sequence[str] | None = None,
-        since: float | None = None,
-        until: float | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
+    async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """The streams that are ours; there is a next page only if there is something on it."""
         first = await self._ledger.row(self._mission_id)
-        began = 0.0 if first is None else first.created_at
+        wanted["since"] = max(wanted.get("since") or 0.0, 0.0 if first is None else first.created_at)
         found: tuple[StreamRow, ...] = ()
         behind: str | None = None
         while True:
-            page = await self._ledger.streams(
-                kind=kind, status=status, since=max(since or 0.0, began), until=until, cursor=cursor, limit=limit
-            )
+            page = await self._ledger.streams(**wanted)
             rows = tuple([row for row in page.rows if await self._is_ours(row.name, row)])
             if found and rows:
-                return Page(found, behind)
+                return StreamPage(found, behind)
             if rows:
                 found, behind = rows, page.next_cursor
-            cursor = page.next_cursor
-            if cursor is None:
-                return Page(found)
+            if page.next_cursor is None:
+                return StreamPage(found)
+            wanted["cursor"] = page.next_cursor
 
-    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
+    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
         """Nothing: what is found by its words was learned by other missions."""
         return []
 

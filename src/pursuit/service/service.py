@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from msgspec import structs
 
 from pursuit.config.configuration import USUAL_CHANNELS
 from pursuit.core.budgets import under_way
+from pursuit.core.caps import CAPS
 from pursuit.core.events import (
     AbortOrdered,
     ApprovalExpired,
@@ -30,12 +32,14 @@ from pursuit.core.events import (
     OperatorEvent,
     encode,
 )
-from pursuit.core.fold import CAP_REASONS, advance
-from pursuit.core.mission import CAPS, ClientProposer, Mission, Proposal, parse_proposal
-from pursuit.core.report import Listing, listing_after, summary_of
+from pursuit.core.fold import EXTENDABLE, advance
+from pursuit.core.listing import Listing, listing_of, summary_of
+from pursuit.core.mission import Mission, Proposal, parse_proposal
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Placed
 from pursuit.engine.driver import ToolSource, has_ended
+from pursuit.engine.execute import worked_until
+from pursuit.engine.lessons import left_out
 from pursuit.errors import (
     Conflict,
     Fault,
@@ -50,11 +54,12 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.ledger.contract import ANY, Draft
+from pursuit.proposers.contract import kind_of
 from pursuit.proposers.language import LanguageModel, Models, NoAnswer
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal, local_subject
 from pursuit.service.conversations import Conversations
 from pursuit.service.limits import ClientLimits
-from pursuit.service.mission_admission import admit
+from pursuit.service.mission_admission import admit, proposer_faults
 from pursuit.service.queries import (
     Queries,
     history_page,
@@ -65,8 +70,6 @@ from pursuit.service.queries import (
     requirements_of,
 )
 from pursuit.upstream.pool import Pool
-
-WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
 
 
 def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
@@ -80,7 +83,7 @@ def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
             faults.append(Fault(field=name, reason=f"is not a cap; the caps are {', '.join(CAPS)}"))
         elif value != -1 and not 0 < value < math.inf:
             faults.append(Fault(field=name, reason="must be a positive number, or -1 for no cap"))
-        elif name in WHOLE_CAPS and value != int(value):
+        elif CAPS[name].unit == "count" and value != int(value):
             faults.append(Fault(field=name, reason="must be a whole number"))
         elif before == -1 or (value != -1 and value < before):
             faults.append(Fault(field=name, reason=f"can only be raised; it is {before:g} now (-1 is no cap)"))
@@ -94,7 +97,7 @@ def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
 async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSource) -> None:
     """Raises with every fault of a client's proposal, which then costs the mission nothing."""
     kind, tools, scripts = state.mission.proposer.kind, state.tools, state.mission.allow_scripted_strategies
-    if not isinstance(state.mission.proposer, ClientProposer):
+    if not state.facts.proposed_by_client:
         raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
     faults: list[Fault] = []
     if proposal.script is not None and not scripts:
@@ -225,8 +228,9 @@ class Service(Queries):
         file that it was read from, `mode` the policy mode that the operator chose for it. One `for_workers` becomes a
         job even if this process dies before it calls `place`; a queue that cannot be used refuses it.
         """
+        clients = None if operators_own else self.driver.place.client_kinds
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
-        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, agents=operators_own)
+        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, clients=clients)
         mission_id = (session_id or new_mission_id()) if child_of is None else child_of.session_id
         created = MissionCreated(
             at=self.clock.now(),
@@ -241,9 +245,13 @@ class Service(Queries):
             owner=(caller or self.caller).subject,
             parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
+            facts=admitted.mission.proposer.facts(),
             origin=str(origin) if origin is not None else None,
             mode=mode,
         )
+        most = self.driver.settings.memory_lessons
+        said = await left_out(self.ledger, mission_id, advance(None, created), most)
+        created = structs.replace(created, warnings=[*created.warnings, *said])
         state = advance(None, created)
         draft = Draft(*encode(created))
         audited = self.control(caller, "start", mission_id, gist_of_mission(mission))
@@ -251,7 +259,8 @@ class Service(Queries):
             if for_workers:
                 await self._enqueue(mission_id, state, at_least=PLACED_WITHIN)
             await self.ledger.append(mission_id, 0, [draft], status="pending", summary=summary_of(state))
-        return Started(session_id=mission_id, warnings=admitted.warnings)
+        kind_of(mission.proposer).started(mission.proposer, mission_id, self.driver.place)
+        return Started(session_id=mission_id, warnings=tuple(created.warnings))
 
     async def iterate(
         self,
@@ -271,11 +280,9 @@ class Service(Queries):
         nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
         the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
         """
-        repeated, proposal = await self._before(mission_id, iterations, proposal, after)
+        repeated, proposal, head = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
             return repeated
-        state, head = await self._load(mission_id)
-        head = head if state.open is None else 0  # the calls of an open iteration are before the head
         first: list[int] = []  # where this run began: what another driver does before is not this caller's
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         async with self.control(caller, "iterate", mission_id, asked), self.driving(caller, mission_id):
@@ -309,7 +316,7 @@ class Service(Queries):
         caller: Caller | None = None,
     ) -> dict[str, Any]:
         """Hands a run to `drive`, which returns once the run is in the ledger, and answers at once."""
-        repeated, proposal = await self._before(mission_id, iterations, proposal, after)
+        repeated, proposal, _head = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
             return repeated
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
@@ -331,25 +338,25 @@ class Service(Queries):
 
     async def _before(
         self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None
-    ) -> tuple[dict[str, Any] | None, Proposal | None]:
-        """The answer that a caller missed, or None; and the proposal, unless its iteration has begun already."""
+    ) -> tuple[dict[str, Any] | None, Proposal | None, int]:
+        """The answer that a caller missed, or None; the proposal, unless its iteration has begun already; the head."""
         if iterations < 1:
             raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
-        await self._require_parent(mission_id)
-        state, _head = await self._load(mission_id)
+        state, head = await self._require_parent(mission_id)
+        head = head if state.open is None else 0  # the calls of an open iteration are before the head
         done = state.iteration_count
         if after is not None and after > done:
             raise InvalidArgument(
                 f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done
             )
         if after is not None and after < done:
-            return await self.missed(mission_id, iterations, after), None
+            return await self.missed(mission_id, iterations, after), None, head
         if proposal is None:
-            return None, None
+            return None, None, head
         if after is not None and state.open is not None and is_same_proposal(state.open.proposed, proposal):
-            return None, None
+            return None, None, head
         await check_proposal(state, proposal, self.driver.source)
-        return None, proposal
+        return None, proposal, head
 
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
         """The answer of an earlier `iterate`, for a client that did not get it."""
@@ -436,12 +443,12 @@ class Service(Queries):
 
         False if it waits for none, or another process drives it.
         """
+        over = anyio.current_time() + state.wait_left(self.clock.now())
         with self.ledger.bell() as bell:
             while state.status == "waiting" and state.waiting_for == "task":
-                left = math.inf if state.wait_until is None else state.wait_until - self.clock.now()
-                if left <= 0 or not await self._works(state.wait_detail):
+                if anyio.current_time() >= over or not await self._works(state.wait_detail):
                     return True
-                with anyio.move_on_after(left):
+                with anyio.CancelScope(deadline=over):
                     await bell.wait()
                 state = await self.state(mission_id)
         return False
@@ -506,15 +513,25 @@ class Service(Queries):
                 await self.pause(child, reason="its parent was paused", caller=Caller(who=mission_id))
         return await self.state(mission_id)
 
-    async def resume(self, mission_id: str, *, caller: Caller | None = None) -> MissionState:
-        """Lets a paused or failed mission go on; it does not drive it."""
-        async with self.control(caller, "resume", mission_id):
-            state = await self.state(mission_id)
-            if state.terminal:
+    async def resume(self, mission_id: str, *, caller: Caller | None = None, model: str | None = None) -> MissionState:
+        """Lets a paused or failed mission go on, and for the operator one without progress; it does not drive it.
+
+        Any mission with a model can get another one.
+        """
+        async with self.control(caller, "resume", mission_id, None if model is None else {"model": model}):
+            state, who = await self.state(mission_id), caller or self.caller
+            reopens = state.can_go_on and who.subject is None
+            if state.terminal and not reopens:
                 raise has_ended(mission_id, state)
-            if state.status not in ("paused", "failed"):
+            if model is not None and await self.ledger.is_claimed(mission_id):
+                raise Conflict(f"a process drives {mission_id}; pause it before it gets another model")
+            if model is not None and self.models is not None:
+                if faults := await proposer_faults(state.mission.with_model(model), self.models):
+                    raise ValidationFailed(faults)
+            elif state.status not in ("paused", "failed") and not reopens:
                 raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
-            return await self.say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller or self.caller)))
+            word = MissionResumed(at=self.clock.now(), by=str(who), model=model, reopens=reopens)
+            return await self.say(mission_id, word, reopen=reopens)
 
     async def abort(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Ends it as terminated, also in the middle of a call."""
@@ -556,7 +573,7 @@ class Service(Queries):
                 session_id=mission_id,
                 parent=state.parent,
             )
-        if state.terminal and state.verdict_reason not in CAP_REASONS:
+        if state.terminal and state.verdict_reason not in EXTENDABLE:
             raise has_ended(mission_id, state)
         faults = cap_faults(caps, state)
         if faults:
@@ -600,12 +617,12 @@ class Service(Queries):
         require_id(mission_id)
         return self.audit.control(caller or self.caller, verb, mission_id, arguments)
 
-    async def _require_parent(self, mission_id: str) -> None:
-        """Ends a child whose parent has ended, instead of driving it."""
-        state, _head = await self._load(mission_id)
+    async def _require_parent(self, mission_id: str) -> tuple[MissionState, int]:
+        """The state and the head of a mission to drive. Raises for a child whose parent has ended, and ends it."""
+        state, head = await self._load(mission_id)
         parent = state.parent
         if parent is None or state.terminal:
-            return
+            return state, head
         try:
             gone = (await self.state(parent)).terminal
         except SessionNotFound:
@@ -613,6 +630,7 @@ class Service(Queries):
         if gone:
             state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
             raise has_ended(mission_id, state)
+        return await self._load(mission_id)
 
     async def say(
         self, mission_id: str, word: OperatorEvent | ApprovalExpired, *, reopen: bool = False
@@ -622,8 +640,11 @@ class Service(Queries):
         state, head = await self.states.take(mission_id)
         if state.terminal and not reopen:
             raise has_ended(mission_id, state)
+        if isinstance(word, MissionPaused | AbortOrdered | CompletionOrdered):
+            until = await worked_until(self.ledger, state, word.at, self.driver.task_ended)
+            word = structs.replace(word, waited=state.waited(until))
         advance(state, word)
-        said = listing_after(state)
+        said = listing_of(state)
         told = await self.ledger.append(
             mission_id, ANY, [Draft(*encode(word))], status=said.status, summary=said.summary()
         )
@@ -637,7 +658,7 @@ class Service(Queries):
     async def _settled(self, mission_id: str, said: Listing, head: int) -> MissionState:
         """The state with whatever a driver appended at the same moment; its listing is put right if that changed it."""
         now, seq = await self.states.look(mission_id)
-        if listing_after(now) != said and seq > head + 1:
+        if listing_of(now) != said and seq > head + 1:
             with suppress(Conflict):  # the process that appended since has put it right
                 await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
         return now

@@ -11,22 +11,8 @@ from typing import Any
 import msgspec
 
 from pursuit.core.audit import masked
-from pursuit.core.events import (
-    AnyEvent,
-    ApprovalAnswered,
-    ApprovalAsked,
-    ApprovalExpired,
-    CallIntended,
-    CallRefused,
-    CallSettled,
-    IterationEnded,
-    IterationProposed,
-    ModelAnswered,
-    ModelAsked,
-    ScriptEnded,
-    TurnContinued,
-    decode,
-)
+from pursuit.core.events import ApprovalExpired, CallRefused
+from pursuit.core.history import Call, History, Iteration
 from pursuit.core.report import iso
 from pursuit.service.service import Service
 
@@ -39,15 +25,18 @@ MOST_BLOBS = 32 << 20
 async def everything(service: Service, mission_id: str) -> dict[str, Any]:
     """The `report` of a mission, and its `iterations` with everything that was recorded of their calls."""
     report = await service.report(mission_id)
-    gathered = _Gathered()
-    for stored in await service.ledger.read(mission_id):
-        gathered.add(decode(stored.type, stored.body))
+    history = History.read(await service.ledger.read(mission_id))
     left = MOST_BLOBS
-    for row, key, digest in gathered.blobs:
-        if left > 0 and (body := await service.ledger.blob(digest)) is not None:
-            left -= len(body)
-            row[key] = _shown(body, parse=key == "result")
-    return {"report": report, "iterations": list(gathered.iterations.values())}
+    iterations: list[dict[str, Any]] = []
+    for one in history.iterations.values():
+        row = _iteration_row(one)
+        for call, shown in zip(one.calls.values(), row["calls"], strict=True):
+            for key, digest in _blobs(call):
+                if left > 0 and (body := await service.ledger.blob(digest)) is not None:
+                    left -= len(body)
+                    shown[key] = _shown(body, parse=key == "result")
+        iterations.append(row)
+    return {"report": report, "iterations": iterations}
 
 
 def _shown(body: bytes, *, parse: bool) -> Any:
@@ -61,85 +50,51 @@ def _shown(body: bytes, *, parse: bool) -> Any:
     return body[:LARGEST_BLOB].decode(errors="replace") + cut
 
 
-class _Gathered:
-    """What is found while walking the events once."""
+def _blobs(call: Call) -> list[tuple[str, str]]:
+    """The blobs of a call, each under the key that gets its content."""
+    end = call.settled
+    diff = None if end is None or end.change is None else end.change.diff
+    found = {"result": None if end is None else end.blob, "diff": diff}
+    return [(key, digest) for key, digest in found.items() if digest is not None]
 
-    def __init__(self) -> None:
-        self.iterations: dict[int, dict[str, Any]] = {}
-        self.blobs: list[tuple[dict[str, Any], str, str]] = []
-        """The rows that get the content of a blob, under which key."""
-        self._calls: dict[str, dict[str, Any]] = {}
-        self._asked: dict[str, dict[str, Any]] = {}
 
-    def add(self, event: AnyEvent) -> None:
-        match event:
-            case IterationProposed() | TurnContinued():
-                row = self._row(event.iteration)
-                row.setdefault("started_at", iso(event.at))
-                if isinstance(event, IterationProposed):
-                    row |= {"proposer": event.proposer, "script": event.script, "failed": list(event.failed)}
-                if event.rationale:
-                    row["rationales"].append(event.rationale)
-            case ModelAsked() if event.said:
-                self._row(event.iteration)["prompts"].append(event.said)
-            case ModelAnswered():
-                row = self._row(event.iteration)
-                row["tokens"] += event.tokens
-                row["cost_usd"] += event.cost_usd or 0.0
-            case CallIntended() | CallRefused() | CallSettled():
-                self._add_call(event)
-            case ApprovalAsked():
-                call = self._call(event.call_id, event.iteration)
-                call.setdefault("tool", event.tool)
-                call.setdefault("args", masked(event.args))
-                call |= {"policy": f"asked: {event.reason}", "outcome": "waiting"}
-                self._asked[event.approval_id] = call
-            case ApprovalAnswered() if (call := self._asked.get(event.approval_id)) is not None:
-                why = f" ({event.reason})" if event.reason else ""
-                call["answer"] = f"{event.answer} by {event.by}{why}"
-            case ApprovalExpired() if (call := self._asked.get(event.approval_id)) is not None:
-                call["answer"] = "nobody answered in time"
-            case ScriptEnded():
-                row = self._row(event.iteration)
-                row |= {"printed": event.printed, "script_error": event.error}
-            case IterationEnded():
-                row = self._row(event.iteration)
-                row |= {"verdict": event.verdict, "verdict_reason": event.reason, "ended_at": iso(event.at)}
-                row["criteria"] = [msgspec.to_builtins(result) for result in event.criteria]
-            case _:
-                pass
+def _iteration_row(one: Iteration) -> dict[str, Any]:
+    answers = [turn.answered for turn in one.turns if turn.answered is not None]
+    parts = [part for part in (one.proposed, *one.continued) if part is not None]
+    row: dict[str, Any] = {
+        "iteration_index": one.index,
+        "rationales": [part.rationale for part in parts if part.rationale],
+        "prompts": [turn.asked.said for turn in one.turns if turn.asked.said],
+        "calls": [_call_row(call) for call in one.calls.values()],
+        "tokens": sum(answer.tokens for answer in answers),
+        "cost_usd": sum(answer.cost_usd or 0.0 for answer in answers),
+    }
+    row |= {"started_at": iso(parts[0].at)} if parts else {}
+    if one.proposed is not None:
+        row |= {"proposer": one.proposed.proposer, "script": one.proposed.script, "failed": list(one.proposed.failed)}
+    if one.script is not None:
+        row |= {"printed": one.script.printed, "script_error": one.script.error}
+    if one.ended is not None:
+        row |= {"verdict": one.ended.verdict, "verdict_reason": one.ended.reason, "ended_at": iso(one.ended.at)}
+        row["criteria"] = [msgspec.to_builtins(result) for result in one.ended.criteria]
+    return row
 
-    def _add_call(self, event: CallIntended | CallRefused | CallSettled) -> None:
-        call = self._call(event.call_id, event.iteration)
-        match event:
-            case CallIntended():
-                call |= {"tool": event.tool, "args": masked(event.args), "purpose": event.purpose}
-                call.setdefault("at", event.at)
-            case CallRefused():
-                call |= {"tool": event.tool, "args": masked(event.args), "purpose": event.purpose}
-                call |= {"at": event.at, "outcome": event.outcome, "policy": f"refused: {event.reason}"}
-            case CallSettled():
-                call |= {"outcome": event.outcome, "seconds": event.seconds, "error": event.error}
-                call |= {"metrics": event.metrics, "result": masked(event.result) or event.preview}
-                if event.blob is not None:
-                    self.blobs.append((call, "result", event.blob))
-                if event.change is not None and event.change.diff is not None:
-                    self.blobs.append((call, "diff", event.change.diff))
 
-    def _row(self, iteration: int) -> dict[str, Any]:
-        empty: dict[str, Any] = {
-            "iteration_index": iteration,
-            "rationales": [],
-            "prompts": [],
-            "calls": [],
-            "tokens": 0,
-            "cost_usd": 0.0,
-        }
-        return self.iterations.setdefault(iteration, empty)
-
-    def _call(self, call_id: str, iteration: int) -> dict[str, Any]:
-        call = self._calls.get(call_id)
-        if call is None:
-            call = self._calls[call_id] = {"call_id": call_id, "outcome": "unknown"}
-            self._row(iteration)["calls"].append(call)
-        return call
+def _call_row(call: Call) -> dict[str, Any]:
+    row: dict[str, Any] = {"call_id": call.call_id, "tool": call.tool, "args": masked(call.args)}
+    row["outcome"] = call.outcome or ("unknown" if call.question is None else "waiting")
+    if call.question is not None:
+        row["policy"] = f"asked: {call.question.asked.reason}"
+        if (end := call.question.end) is not None:
+            answer, by, event = end
+            late = isinstance(event, ApprovalExpired)
+            why = f" ({event.reason})" if not late and event.reason else ""
+            row["answer"] = "nobody answered in time" if late else f"{answer} by {by}{why}"
+    if call.intended is not None:
+        row |= {"purpose": call.intended.purpose, "at": call.intended.at}
+    if isinstance(call.end, CallRefused):
+        row |= {"purpose": call.end.purpose, "at": call.end.at, "policy": f"refused: {call.end.reason}"}
+    elif call.end is not None:
+        row |= {"seconds": call.end.seconds, "error": call.end.error, "metrics": call.end.metrics}
+        row["result"] = masked(call.end.result) or call.end.preview
+    return row

@@ -24,13 +24,15 @@ from pursuit.config.variables import as_secrets, expand_variables, inherited_sec
 from pursuit.core.base_model import nearest
 from pursuit.core.state import TERMINAL
 from pursuit.core.tasks import TaskKind, TaskState, TaskStatus
+from pursuit.core.tools import Folder
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 from pursuit.ledger.contract import FORGOTTEN, Ledger
 from pursuit.service.audit import OPERATOR, Audit, Caller
-from pursuit.tasks.calls import Job
+from pursuit.tasks.calls import TaskJob
 from pursuit.tasks.command import GRACE, HEARTBEAT, Command
 from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_alive, stopped_by, stopping_time
 from pursuit.tasks.host import MACHINE_WAIT, Resume, Retention, TaskHost, Work
+from pursuit.tasks.reader import ended_at
 from pursuit.tasks.record import record_of, sound_text
 from pursuit.tasks.store import Ending, TaskStore
 
@@ -159,8 +161,8 @@ def within(work: Work, seconds: float | None) -> Work:
         ending: Ending | None = None
 
         async def stop() -> None:
-            await anyio.sleep(ctx.state.created_at + seconds - ctx.store.now())
-            await ctx.store.order_cancel(ctx.task_id, by=ITS_TIMEOUT, reason=f"{seconds:g} s are over", settle=False)
+            await anyio.sleep(max(0.0, ctx.state.created_at + seconds - ctx.store.now()))
+            await ctx.store.order_cancel(ctx.task_id, by=ITS_TIMEOUT, settle=False)
 
         async with anyio.create_task_group() as both:
             both.start_soon(stop)
@@ -328,13 +330,15 @@ class Tasks:
                 origin=job.origin,
             )
 
-    def job(self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None) -> Job:
+    def job(
+        self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None, folder: Folder | None = None
+    ) -> TaskJob:
         """A call of a configured command as a task; nothing has started.
 
         The host must be open. A caller's own call is put into the audit; a mission's is in the mission.
         """
         origin = {"command": name}
-        job = self._job(self._configured(name, arguments), origin)
+        job = self._job(self._configured(name, arguments, folder), origin)
 
         async def audited(ctx: TaskContext) -> Ending:
             if caller is not None:
@@ -346,16 +350,21 @@ class Tasks:
 
         return replace(job, work=audited)
 
-    def _job(self, command: Command, origin: Mapping[str, Any]) -> Job:
+    def _job(self, command: Command, origin: Mapping[str, Any]) -> TaskJob:
         config = self.commands.get(origin.get("command", ""))
         limit = None if config is None else config.timeout
         kept = dict(origin) if limit is None else {**origin, TIMEOUT: limit}
         if command.grace != USUAL_GRACE:
             kept[GRACE_KEY] = command.grace
-        return Job(work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept)
+        return TaskJob(
+            work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept
+        )
 
-    def _configured(self, name: str, arguments: Mapping[str, Any]) -> Command:
-        return configured_command(self.config(name), arguments, os.environ, known=self._known_secrets())
+    def _configured(self, name: str, arguments: Mapping[str, Any], folder: Folder | None = None) -> Command:
+        config = self.config(name)
+        if folder is not None:
+            config = config.model_copy(update={"cwd": folder(_surroundings(config, os.environ)[0])})
+        return configured_command(config, arguments, os.environ, known=self._known_secrets())
 
     def _known_secrets(self) -> list[str]:
         return known_secrets(self._servers(), self.commands.values(), os.environ)
@@ -377,6 +386,10 @@ class Tasks:
         state = await self.get(task_id, requestor=requestor)
         result = await self.store.result(state) if state.terminal else None
         return record_of(state) if result is None else {**record_of(state), "result": dict(result)}
+
+    def ended_at(self, task_id: str) -> float | None:
+        """When the command of a task ended, also if the ledger does not say so yet; None while it runs."""
+        return ended_at(self._folder / task_id)
 
     async def list(
         self,
@@ -412,7 +425,7 @@ class Tasks:
 
     async def started(self, task_id: str) -> TaskState:
         """The task once its command runs, so that this process may leave it; or once it has ended."""
-        from pursuit.tasks.process_tree import read_meta  # noqa: PLC0415 - see above
+        from pursuit.tasks.reader import read_meta  # noqa: PLC0415 - see above
 
         while True:
             state = await self.get(task_id)

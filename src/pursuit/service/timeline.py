@@ -7,30 +7,27 @@ ten thousand. What needs the whole history (plots, the course of the budget) is 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
 from pursuit.core.audit import masked
+from pursuit.core.budgets import budget_use
+from pursuit.core.caps import CAPS, BudgetUse
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AnyEvent,
     ApprovalAnswered,
-    ApprovalAsked,
-    ApprovalExpired,
     CallIntended,
     CallRefused,
     CallSettled,
     IterationEnded,
-    IterationProposed,
-    ModelAnswered,
-    ModelAsked,
-    ScriptEnded,
-    TurnContinued,
-    decode,
+    Outcome,
 )
+from pursuit.core.fold import advance
+from pursuit.core.history import Call, History, ModelTurn, decoded
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.progress import SIGNIFICANT, Trend
 from pursuit.core.report import iso
@@ -55,77 +52,48 @@ IDLE_SECONDS = 10.0
 """A pause that is at least so long, and longer than all work of the part together, is collapsed."""
 
 
-_CAPS = (
-    ("iterations", "max_iterations"),
-    ("wall_clock_seconds", "max_wall_clock_seconds"),
-    ("tool_calls", "max_tool_calls"),
-    ("tokens", "max_tokens"),
-    ("cost_usd", "max_cost_usd"),
-)
-
-
 @dataclass(slots=True, kw_only=True)
 class Course:
     """A mission in numbers, up to the event `seq`."""
 
     seq: int = 0
-    tools: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    points: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict[tuple[str, str], dict[int, float]])
-    """The last value of each iteration, by metric and tool."""
+    tools: dict[str, tuple[str, int, int]] = field(default_factory=dict[str, tuple[str, int, int]])
+    points: dict[tuple[str, str], list[tuple[int, int, float]]] = field(
+        default_factory=dict[tuple[str, str], list[tuple[int, int, float]]]
+    )
+    """The values by metric and tool, each with its iteration and the place of its call there."""
     calls: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """For each iteration the calls that went well, those that failed, and the others."""
-    spent: list[tuple[int, float, int, int, float]] = field(default_factory=list["tuple[int, float, int, int, float]"])
-    """For each ended iteration its number, and the seconds, calls, tokens and dollars up to its end."""
-    run_before: float = 0.0
-    elapsed: float = 0.0
-    tool_calls: int = 0
-    tokens: int = 0
-    cost: float = 0.0
+    spent: list[tuple[int, BudgetUse]] = field(default_factory=list[tuple[int, BudgetUse]])
+    """For each ended iteration its number, and what was used of each cap up to its end."""
+    state: MissionState | None = None
 
-    def step(self, stored: StoredEvent) -> None:
-        """Adds the next event."""
-        self.seq = stored.seq
-        if stored.type not in _COUNTED:
-            return
-        event = decode(stored.type, stored.body)
+    def extend(self, stored: Sequence[StoredEvent]) -> None:
+        """Adds the next events."""
+        for event in decoded(stored):
+            self._take(event)
+        self.seq = stored[-1].seq
+
+    def _take(self, event: AnyEvent) -> None:
+        self.state = advance(self.state, event)
         match event:
             case CallIntended():
-                self.tools[event.call_id] = (event.tool, event.iteration)
-                self.tool_calls += event.attempt == 1
+                self.tools[event.call_id] = (event.tool, event.iteration, event.order)
             case CallSettled():
                 self._settled(event)
             case CallRefused():
                 self.calls.setdefault(event.iteration, [0, 0, 0])[2] += 1
-            case ModelAnswered():
-                self.tokens += event.tokens
-                self.cost += event.cost_usd or 0.0
-                self._time(event.elapsed)
             case IterationEnded():
-                self._time(event.elapsed)
-                total = self.run_before + self.elapsed
-                self.spent.append((event.iteration, total, self.tool_calls, self.tokens, self.cost))
+                self.spent.append((event.iteration, budget_use(self.state)))
             case _:
                 pass
 
     def _settled(self, event: CallSettled) -> None:
-        tool, iteration = self.tools.pop(event.call_id, ("", event.iteration))
+        tool, iteration, order = self.tools.pop(event.call_id, ("", event.iteration, 0))
         place = 0 if event.outcome == "ok" else 1 if event.outcome in ("failed", "timed_out") else 2
         self.calls.setdefault(iteration, [0, 0, 0])[place] += 1
         for name, value in leaves(event.metrics):
-            self.points.setdefault((name, tool), {})[iteration] = value
-        for name, amount in (event.used or {}).items():
-            self.tokens += int(amount) if name == "max_tokens" else 0
-            self.cost += amount if name == "max_cost_usd" else 0.0
-        self._time(event.elapsed)
-
-    def _time(self, elapsed: float) -> None:
-        """The seconds of a run start at 0 again when another process drives."""
-        if elapsed < self.elapsed:
-            self.run_before += self.elapsed
-        self.elapsed = elapsed
-
-
-_COUNTED = frozenset({"CallIntended", "CallSettled", "CallRefused", "ModelAnswered", "IterationEnded"})
+            self.points.setdefault((name, tool), []).append((iteration, order, value))
 
 
 class Timelines:
@@ -149,7 +117,7 @@ class Timelines:
         return {
             **status,
             "now": _now(state, status["status"]),
-            "gauges": _gauges(status, live=status["status"] == "running"),
+            "gauges": _gauges(BudgetUse.from_json(status["budget"]), live=status["status"] == "running"),
         }
 
     async def course(self, mission_id: str) -> dict[str, Any]:
@@ -168,8 +136,7 @@ class Timelines:
         # Taken out while it is continued: two readers at once would count the same events twice.
         course = self._courses.pop(mission_id, None) or Course()
         while events := await self._service.ledger.read(mission_id, course.seq, 10 * _CHUNK):
-            for stored in events:
-                course.step(stored)
+            course.extend(events)
             if len(events) < 10 * _CHUNK:
                 break
         self._courses[mission_id] = course
@@ -185,28 +152,28 @@ class Timelines:
         last: int | None = None,
         after: int | None = None,
         before: int | None = None,
-    ) -> dict[str, Any]:
+    ) -> TimelinePart:
         """Rows of calls: from iteration `first` on, those that begin `after` or `before` an event, or the newest.
 
-        `last` is the last iteration that is wanted. `older` and `newer` are the events that continue it.
+        `last` is the last iteration that is wanted.
         """
-        status = await self._service.status(mission_id)
+        status = (await self._service.status(mission_id))["status"]
         row = await self._service.ledger.row(mission_id)
         head = row.head.seq if row is not None else 0
         if first is None and after is None:
-            rows, bands = await self._backward(mission_id, before or head + 1)
+            history, rows = await self._backward(mission_id, before or head + 1)
             more = before is not None and before <= head
         else:
             at = after if after is not None else await self._before(mission_id, first or 0, head)
-            rows, bands, more = await self._forward(mission_id, at, last)
-        begun = bool(rows) and (rows[0]["iteration"] > 0 or rows[0]["order"] > 0)
-        return {
-            "session_id": mission_id,
-            "rows": [{**row, "state": _state(row, status["status"])} for row in rows],
-            "bands": bands,
-            "older": rows[0]["seq"] if begun else None,
-            "newer": rows[-1]["seq"] if rows and more else None,
-        }
+            history, rows, more = await self._forward(mission_id, at, last)
+        begun = bool(rows) and (rows[0].iteration > 0 or rows[0].order > 0)
+        return TimelinePart(
+            session_id=mission_id,
+            rows=[replace(one, state=_state(one.outcome, status, waits=one.waits)) for one in rows],
+            bands={one.iteration: history.iterations[one.iteration].ended for one in rows},
+            older=rows[0].seq if begun else None,
+            newer=rows[-1].seq if rows and more else None,
+        )
 
     async def call(self, mission_id: str, call_id: str, iteration: int) -> dict[str, Any]:
         """One call whole: its proposal, the policy's word, arguments, result, and the previous call of its tool."""
@@ -214,51 +181,27 @@ class Timelines:
         row = await self._service.ledger.row(mission_id)
         head = row.head.seq if row is not None else 0
         at = await self._before(mission_id, iteration, head)
-        found: dict[str, Any] = {"call_id": call_id, "iteration": iteration, "session_id": mission_id}
-        seq: int | None = None
-        approvals: set[str] = set()
+        history = History()
+        call: Call | None = None
         async for stored in self._read(mission_id, at, head):
-            event = decode(stored.type, stored.body)
-            match event:
-                case IterationProposed(iteration=one) if one > iteration and seq is not None:
-                    break
-                case IterationProposed(iteration=one) if one == iteration:
-                    found["proposal"] = _proposal(event)
-                case TurnContinued(iteration=one) if one == iteration and any(
-                    c.call_id == call_id for c in event.calls
-                ):
-                    found["proposal"] = {**found.get("proposal", {}), "rationale": event.rationale}
-                case CallIntended() | CallRefused() if event.call_id == call_id:
-                    seq = seq or stored.seq
-                    found |= {"tool": event.tool, "args": event.args, "purpose": event.purpose, "at": iso(event.at)}
-                    if isinstance(event, CallRefused):
-                        found |= {"outcome": event.outcome, "policy": f"Refused: {event.reason}"}
-                        break
-                    found |= {"attempt": event.attempt, "task": event.task, "criterion_id": event.criterion_id}
-                case ApprovalAsked() if event.call_id == call_id:
-                    seq = seq or stored.seq
-                    approvals.add(event.approval_id)
-                    found |= {"tool": event.tool, "args": event.args, "at": iso(event.at)}
-                    found["asked"] = {"approval_id": event.approval_id, "reason": event.reason, "at": iso(event.at)}
-                case ApprovalAnswered() | ApprovalExpired() if event.approval_id in approvals:
-                    answered = isinstance(event, ApprovalAnswered)
-                    found["answer"] = {
-                        "answer": event.answer if answered else "expired",
-                        "by": event.by if answered else None,
-                        "reason": event.reason if answered else None,
-                        "at": iso(event.at),
-                    }
-                case CallSettled() if event.call_id == call_id:
-                    found |= await self._outcome(event)
-                    break
-                case _:
-                    pass
-        if seq is None:
+            history.extend([stored])
+            one = history.iterations.get(iteration)
+            call = None if one is None else one.calls.get(call_id)
+            if call is not None and (call.end is not None or max(history.iterations) > iteration):
+                break
+        if call is None:
             raise InvalidArgument(f"{mission_id} has no call {call_id[:80]!r} in iteration {iteration + 1}")
-        previous = await self._previous(mission_id, seq, str(found["tool"]), call_id)
-        found["waits"] = "asked" in found and "answer" not in found
-        found["state"] = _state(found, status["status"])
-        return {**found, "args": masked(found["args"]), "previous": previous}
+        found: dict[str, Any] = {"call_id": call_id, "iteration": iteration, "session_id": mission_id}
+        found |= {"tool": call.tool, "args": masked(call.args), "at": iso(call.said.at)}
+        found |= _proposal(history, call) | _policy(call)
+        if call.intended is not None:
+            intended = call.intended
+            found |= {"purpose": intended.purpose, "attempt": intended.attempt}
+            found |= {"task": intended.task, "criterion_id": intended.criterion_id}
+        if call.settled is not None:
+            found |= await self._outcome(call.settled)
+        found |= {"waits": call.waits, "state": _state(call.outcome, status["status"], waits=call.waits)}
+        return {**found, "previous": await self._previous(mission_id, call)}
 
     async def _outcome(self, event: CallSettled) -> dict[str, Any]:
         """What a call came to, with a large result from its blob."""
@@ -283,22 +226,17 @@ class Timelines:
             "change": change,
         }
 
-    async def _previous(self, mission_id: str, seq: int, tool: str, call_id: str) -> dict[str, Any] | None:
+    async def _previous(self, mission_id: str, call: Call) -> dict[str, Any] | None:
         """The call of the same tool before this one, if it is not too far back."""
-        start, intents, settled = max(0, seq - 1 - _LOOK_BACK), list[CallIntended](), dict[str, CallSettled]()
-        for stored in await self._service.ledger.read(mission_id, start, seq - 1 - start):
-            if stored.type not in ("CallIntended", "CallSettled"):
-                continue
-            event = decode(stored.type, stored.body)
-            if isinstance(event, CallIntended) and event.tool == tool and event.call_id != call_id:
-                intents.append(event)
-            elif isinstance(event, CallSettled):
-                settled[event.call_id] = event
-        for intent in reversed(intents):
-            if (end := settled.get(intent.call_id)) is not None:
-                row = {"call_id": intent.call_id, "iteration": intent.iteration, "args": masked(intent.args)}
-                return {**row, **await self._outcome(end)}
-        return None
+        start = max(0, call.seq - 1 - _LOOK_BACK)
+        stored = await self._service.ledger.read(mission_id, start, call.seq - 1 - start)
+        history = History.read(one for one in stored if one.type in ("CallIntended", "CallSettled"))
+        same = [one for one in history.calls if one.tool == call.tool and one.call_id != call.call_id and one.settled]
+        before = max(same, key=lambda one: one.seq, default=None)
+        if before is None or before.settled is None:
+            return None
+        row = {"call_id": before.call_id, "iteration": before.iteration, "args": masked(before.args)}
+        return {**row, **await self._outcome(before.settled)}
 
     async def _before(self, mission_id: str, iteration: int, head: int) -> int:
         """How many events come before the first one of an iteration, found by halving."""
@@ -316,9 +254,8 @@ class Timelines:
         """The number of the first event after `seq` that belongs to an iteration, and that iteration."""
         while seq < head:
             events = await self._service.ledger.read(mission_id, seq, _PROBE)
-            for stored in events:
-                iteration = getattr(decode(stored.type, stored.body), "iteration", None)
-                if iteration is not None:
+            for stored, event in zip(events, decoded(events), strict=True):
+                if (iteration := getattr(event, "iteration", None)) is not None:
                     return stored.seq, iteration
             seq += max(1, len(events))
         return head, None
@@ -332,153 +269,157 @@ class Timelines:
                 return
             after = events[-1].seq
 
-    async def _forward(
-        self, mission_id: str, after: int, last: int | None
-    ) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]], bool]:
+    async def _forward(self, mission_id: str, after: int, last: int | None) -> tuple[History, list[TimelineRow], bool]:
         """The rows that begin after an event, and whether more of them follow."""
-        rows, start, full = _Rows(), after, False
+        history, start = History(), after
         while True:
             events = await self._service.ledger.read(mission_id, after, _CHUNK)
-            for stored in events:
-                event = decode(stored.type, stored.body)
-                iteration = getattr(event, "iteration", None)
-                beyond = last is not None and iteration is not None and iteration > last
-                full = full or (len(rows.rows) >= ROWS and not beyond and isinstance(event, _BEGINNINGS))
-                rows.take(event, stored.seq, begins=not beyond and len(rows.rows) < ROWS)
+            history.extend(events)
+            rows = [row for row in timeline_rows(history) if last is None or row.iteration <= last]
             after = events[-1].seq if events else after
-            done = len(rows.rows) >= ROWS and not rows.open
+            done = len(rows) >= ROWS and all(row.outcome for row in rows[:ROWS])
             if len(events) < _CHUNK or done or after > start + ROWS + _LOOK_AHEAD:
-                return rows.listed(), rows.bands, full
+                return history, rows[:ROWS], len(rows) > ROWS
 
-    async def _backward(self, mission_id: str, before: int) -> tuple[list[dict[str, Any]], dict[int, dict[str, Any]]]:
+    async def _backward(self, mission_id: str, before: int) -> tuple[History, list[TimelineRow]]:
         """The newest rows that begin before an event; a call of them may settle after it."""
-        start, size, rows = before - 1, 4 * ROWS, _Rows()
-        while start > 0 and len(rows.rows) < ROWS:
-            start, size, rows = max(0, start - size), 2 * size, _Rows()
+        start, size = before - 1, 4 * ROWS
+        history, rows = History(), list[TimelineRow]()
+        while start > 0 and len(rows) < ROWS:
+            start, size, history = max(0, start - size), 2 * size, History()
             async for stored in self._read(mission_id, start, before - 1):
-                rows.take(decode(stored.type, stored.body), stored.seq, begins=stored.seq < before)
-        if rows.open:
-            for stored in await self._service.ledger.read(mission_id, before - 1, _LOOK_AHEAD):
-                rows.take(decode(stored.type, stored.body), stored.seq, begins=False)
-        listed = rows.listed()[-ROWS:]
-        return listed, {one["iteration"]: rows.bands.get(one["iteration"], {}) for one in listed}
+                history.extend([stored])
+            rows = timeline_rows(history)
+        if not all(row.outcome for row in rows):
+            history.extend(await self._service.ledger.read(mission_id, before - 1, _LOOK_AHEAD))
+            rows = [row for row in timeline_rows(history) if row.seq < before]
+        return history, rows[-ROWS:]
 
 
-_BEGINNINGS = (CallIntended, ApprovalAsked, CallRefused, ModelAsked)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRow:
+    """A call, a question to a model or a script that failed, from its beginning to its end.
 
-
-class _Rows:
-    """Rows of calls and of questions to a model, from events in order: intent, run and end are one row."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
-        self.bands: dict[int, dict[str, Any]] = {}
-        self._approvals: dict[str, str] = {}
-
-    @property
-    def open(self) -> bool:
-        """Whether a row has no end yet."""
-        return any(row["outcome"] is None for row in self.rows.values())
-
-    def take(self, event: AnyEvent, seq: int, *, begins: bool) -> None:
-        """Applies an event; a row begins only while `begins`, and ends at any time."""
-        match event:
-            case CallIntended() | ApprovalAsked() | CallRefused():
-                if begins or event.call_id in self.rows:
-                    self._call(event, seq)
-            case CallSettled() if (row := self.rows.get(event.call_id)) is not None:
-                row |= {"outcome": event.outcome, "ended": event.at, "seconds": event.seconds, "error": event.error}
-                row["cost"] = (event.used or {}).get("max_cost_usd")
-                row["tokens"] = (event.used or {}).get("max_tokens")
-            case ModelAsked() if begins:
-                key = f"model {event.iteration}.{event.attempt} {event.purpose}"
-                self.rows.setdefault(key, _row(event, seq, event.model or "model", kind="model", order=event.attempt))
-            case ModelAnswered():
-                self._answered(event)
-            case ScriptEnded() if begins and event.error:
-                row = _row(event, seq, "script", kind="script", order=0)
-                self.rows[f"script {event.iteration}"] = {**row, "outcome": "failed", "error": event.error}
-            case ApprovalAnswered() | ApprovalExpired():
-                call_id = self._approvals.get(event.approval_id)
-                if call_id is not None and self.rows[call_id]["waits"]:
-                    self.rows[call_id]["waits"] = False
-            case IterationProposed() if begins:
-                self.bands.setdefault(event.iteration, {})
-            case IterationEnded():
-                if event.iteration in self.bands or begins:
-                    self.bands[event.iteration] = {"verdict": event.verdict, "reason": event.reason}
-            case _:
-                pass
-
-    def _call(self, event: CallIntended | ApprovalAsked | CallRefused, seq: int) -> None:
-        row = self.rows.get(event.call_id)
-        if row is None:
-            row = self.rows[event.call_id] = _row(event, seq, event.tool, kind="call", order=getattr(event, "order", 0))
-            row["call_id"] = event.call_id
-        match event:
-            case ApprovalAsked():
-                self._approvals[event.approval_id] = event.call_id
-                row["waits"] = True
-            case CallRefused():
-                row |= {"outcome": event.outcome, "error": event.reason, "ended": event.at, "waits": False}
-            case CallIntended():
-                row |= {"started": event.at, "waits": False, "purpose": event.purpose, "attempt": event.attempt}
-                row["outcome"] = None
-
-    def _answered(self, event: ModelAnswered) -> None:
-        row = self.rows.get(f"model {event.iteration}.{event.attempt} {event.purpose}")
-        if row is not None:
-            outcome = "ok" if event.error is None else "failed"
-            row |= {"outcome": outcome, "ended": event.at, "seconds": event.seconds, "error": event.error}
-            row |= {"tokens": event.tokens, "cost": event.cost_usd}
-
-    def listed(self) -> list[dict[str, Any]]:
-        """The rows in the order of their beginnings."""
-        return sorted(self.rows.values(), key=lambda row: row["seq"])
-
-
-def _row(event: Any, seq: int, name: str, *, kind: str, order: int) -> dict[str, Any]:
-    return {
-        "seq": seq,
-        "kind": kind,
-        "iteration": event.iteration,
-        "order": order,
-        "name": name,
-        "started": event.at,
-        "ended": None,
-        "seconds": None,
-        "outcome": None,
-        "error": None,
-        "waits": False,
-        "purpose": "proposal",
-        "attempt": 1,
-        "tokens": None,
-        "cost": None,
-    }
-
-
-def placed(rows: Iterable[dict[str, Any]], now: float) -> list[dict[str, Any]]:
-    """The rows with their places on one line of time from 0 to 1, in which idle gaps are collapsed.
-
-    A row after a gap has `idle`, the seconds of it.
+    `state` is the outcome, or what the mission does while there is none.
     """
-    listed = [dict(row) for row in rows]
-    spans = [(row["started"], row["ended"] or (now if row["outcome"] is None else row["started"])) for row in listed]
+
+    seq: int
+    kind: str
+    iteration: int
+    order: int
+    name: str
+    started: float
+    call_id: str = ""
+    ended: float | None = None
+    seconds: float | None = None
+    outcome: Outcome | None = None
+    error: str | None = None
+    waits: bool = False
+    purpose: str = "proposal"
+    attempt: int = 1
+    tokens: float | None = None
+    cost: float | None = None
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelinePart:
+    """A part of a timeline; `older` and `newer` are the events that continue it."""
+
+    session_id: str
+    rows: list[TimelineRow]
+    bands: Mapping[int, IterationEnded | None]
+    """The end of each iteration of the rows."""
+    older: int | None
+    newer: int | None
+
+
+def timeline_rows(history: History) -> list[TimelineRow]:
+    """The rows in the order of their beginnings."""
+    rows = [_call_row(call) for call in history.calls]
+    for one in history.iterations.values():
+        rows += _turn_rows(one.turns)
+        if one.script is not None and one.script.error:
+            at, error = one.script.at, one.script.error
+            row = TimelineRow(
+                seq=one.script_seq, kind="script", iteration=one.index, order=0, name="script", started=at
+            )
+            rows.append(replace(row, outcome="failed", error=error))
+    return sorted(rows, key=lambda row: row.seq)
+
+
+def _call_row(call: Call) -> TimelineRow:
+    intended, end = call.intended, call.settled
+    used = {} if end is None else end.used or {}
+    return TimelineRow(
+        seq=call.seq,
+        kind="call",
+        iteration=call.iteration,
+        order=getattr(call.said, "order", 0),
+        name=call.tool,
+        started=call.at if intended is None else intended.at,
+        call_id=call.call_id,
+        ended=None if call.end is None else call.end.at,
+        seconds=None if end is None else end.seconds,
+        outcome=call.outcome,
+        error=call.error,
+        waits=call.waits,
+        purpose="proposal" if intended is None else intended.purpose,
+        attempt=1 if intended is None else intended.attempt,
+        tokens=used.get("max_tokens"),
+        cost=used.get("max_cost_usd"),
+    )
+
+
+def _turn_rows(turns: Sequence[ModelTurn]) -> list[TimelineRow]:
+    """A row for each question; one that was sent again is one row, from the first sending to the last answer."""
+    rows: dict[tuple[int, str], TimelineRow] = {}
+    for turn in turns:
+        asked, answered = turn.asked, turn.answered
+        key, name = (asked.attempt, asked.purpose), asked.model or "model"
+        row = rows.get(key) or TimelineRow(
+            seq=turn.seq, kind="model", iteration=asked.iteration, order=asked.attempt, name=name, started=asked.at
+        )
+        if answered is not None:
+            row = replace(
+                row,
+                outcome="ok" if answered.error is None else "failed",
+                ended=answered.at,
+                seconds=answered.seconds,
+                error=answered.error,
+                tokens=answered.tokens,
+                cost=answered.cost_usd,
+            )
+        rows[key] = row
+    return list(rows.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelinePlace:
+    """Where a row lies on a line of time from 0 to 1; `idle` are the seconds of a gap before it."""
+
+    left: float
+    width: float
+    idle: float | None = None
+
+
+def placed(spans: Sequence[tuple[float, float]]) -> list[TimelinePlace]:
+    """The places of these spans of time, by their beginnings, on one line in which idle gaps are collapsed."""
     work = sum(max(0.0, end - start) for start, end in spans)
     least = max(IDLE_SECONDS, work)
     shift, latest = 0.0, spans[0][0] if spans else 0.0
-    moved: list[tuple[float, float]] = []
-    for row, (start, end) in zip(listed, spans, strict=True):
-        if start - latest > least:
-            row["idle"] = start - latest
-            shift += start - latest
+    moved: list[tuple[float, float, float | None]] = []
+    for start, end in spans:
+        idle = start - latest if start - latest > least else None
+        shift += idle or 0.0
         latest = max(latest, end)
-        moved.append((start - shift, max(start, end) - shift))
-    first = min((start for start, _ in moved), default=0.0)
-    whole = max((end for _, end in moved), default=0.0) - first or 1.0
-    for row, (start, end) in zip(listed, moved, strict=True):
-        row["left"], row["width"] = (start - first) / whole, max(0.002, (end - start) / whole)
-    return listed
+        moved.append((start - shift, max(start, end) - shift, idle))
+    first = min((start for start, _, _ in moved), default=0.0)
+    whole = max((end for _, end, _ in moved), default=0.0) - first or 1.0
+    return [
+        TimelinePlace(left=(start - first) / whole, width=max(0.002, (end - start) / whole), idle=idle)
+        for start, end, idle in moved
+    ]
 
 
 SHOWN_VALUES = 40
@@ -498,11 +439,11 @@ _UNDER_WAY = ("running", "waiting")
 """The statuses in which a call without an outcome runs; a mission can wait for a task that runs."""
 
 
-def _state(row: Mapping[str, Any], status: str) -> str:
+def _state(outcome: Outcome | None, status: str, *, waits: bool) -> str:
     """The outcome of a call, or what it does while it has none; how it ended is unknown if its driver has gone."""
-    if (outcome := row.get("outcome")) is not None:
+    if outcome is not None:
         return outcome
-    if row["waits"]:
+    if waits:
         return "skipped" if status in TERMINAL else "waiting"
     return "running" if status in _UNDER_WAY else "unknown"
 
@@ -518,21 +459,16 @@ def _now(state: MissionState, status: str) -> dict[str, Any]:
     }
 
 
-def _gauges(status: Mapping[str, Any], *, live: bool) -> list[dict[str, Any]]:
+def _gauges(budget: BudgetUse, *, live: bool) -> list[dict[str, Any]]:
     """Each cap with what was used of it and, while the mission runs, when it is used up at this rate."""
-    budget = status["budget"]
-    used, seconds = budget["used"], budget["used"]["wall_clock_seconds"]
+    seconds = budget.caps["max_wall_clock_seconds"].used or 0
     rows: list[dict[str, Any]] = []
-    for name, cap_name in _CAPS:
-        cap, spent = budget.get(cap_name, -1), used[name]
-        capped = cap > 0
-        if not capped and not spent:
+    for use in budget.caps.values():
+        if use.limit is None and not use.used:
             continue
-        row: dict[str, Any] = {"name": name, "used": spent, "cap": cap if capped else None, "share": None}
-        if capped and spent is not None:
-            row["share"] = min(1.0, spent / cap)
-            if live and 0 < row["share"] < 1 and seconds > 0:
-                row["left_seconds"] = seconds * (1 - row["share"]) / row["share"]
+        row: dict[str, Any] = {"name": use.cap.used, "used": use.used, "cap": use.limit, "share": use.share}
+        if live and use.share is not None and 0 < use.share < 1 and seconds > 0:
+            row["left_seconds"] = seconds * (1 - use.share) / use.share
         rows.append(row)
     soonest = min((row for row in rows if "left_seconds" in row), key=lambda row: row["left_seconds"], default=None)
     if soonest is not None:
@@ -540,12 +476,30 @@ def _gauges(status: Mapping[str, Any], *, live: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _proposal(event: IterationProposed) -> dict[str, Any]:
-    return {
-        "proposer": event.proposer,
-        "rationale": event.rationale,
-        "script": event.script,
-    }
+def _proposal(history: History, call: Call) -> dict[str, Any]:
+    """Who proposed a call, and why."""
+    one = history.iterations[call.iteration]
+    if one.proposed is None:
+        return {}
+    further = [part for part in one.continued if any(planned.call_id == call.call_id for planned in part.calls)]
+    row = {"proposer": one.proposed.proposer, "script": one.proposed.script}
+    return {"proposal": {**row, "rationale": (further[-1] if further else one.proposed).rationale}}
+
+
+def _policy(call: Call) -> dict[str, Any]:
+    """Why a call was refused, or what a person was asked and answered."""
+    row: dict[str, Any] = {}
+    if isinstance(call.end, CallRefused):
+        row = {"outcome": call.end.outcome, "purpose": call.end.purpose, "policy": f"Refused: {call.end.reason}"}
+    if call.question is None:
+        return row
+    asked = call.question.asked
+    row["asked"] = {"approval_id": asked.approval_id, "reason": asked.reason, "at": iso(asked.at)}
+    if (end := call.question.end) is not None:
+        answer, by, event = end
+        reason = event.reason if isinstance(event, ApprovalAnswered) else None
+        row["answer"] = {"answer": answer, "by": by, "reason": reason, "at": iso(event.at)}
+    return row
 
 
 def _parsed(blob: bytes) -> Any:
@@ -563,13 +517,16 @@ def _metric_rows(state: MissionState, course: Course) -> list[dict[str, Any]]:
     for name in names[:MOST_METRICS]:
         criterion: MetricThreshold | None = thresholds.get(name)
         source = None if criterion is None else criterion.source
-        merged: dict[int, float] = {}
-        for (metric, tool), values in course.points.items():
-            if metric == name and source_matches(source, tool):
-                merged |= values
-        if not merged:
+        found = [
+            point
+            for (metric, tool), values in course.points.items()
+            if metric == name and source_matches(source, tool)
+            for point in values
+        ]
+        if not found:
             continue
-        points = thin([(float(at + 1), value) for at, value in sorted(merged.items())])
+        found.sort(key=lambda point: point[:2])
+        points = thin([(float(at + 1), value) for at, _, value in found])
         target = None if criterion is None else {"op": criterion.op, "target": criterion.target}
         rows.append({"metric": name, "points": points, "target": target})
     return rows
@@ -578,13 +535,12 @@ def _metric_rows(state: MissionState, course: Course) -> list[dict[str, Any]]:
 def _budget_rows(state: MissionState, course: Course) -> list[dict[str, Any]]:
     """What is left of each cap after each iteration, as a share of it."""
     rows: list[dict[str, Any]] = []
-    for place, (name, cap_name) in enumerate(_CAPS):
-        cap = state.budget.get(cap_name, -1)
-        if cap <= 0:
+    for name, cap in CAPS.items():
+        if (limit := state.cap(name)) is None:
             continue
-        used = [(float(one[0] + 1), float(one[0] + 1 if place == 0 else one[place])) for one in course.spent]
-        points = thin([(at, max(0.0, 1 - amount / cap)) for at, amount in used], most=MOST_BUCKETS)
-        rows.append({"name": name, "cap": cap, "points": points})
+        used = [(float(at + 1), amount) for at, one in course.spent if (amount := one.caps[name].used) is not None]
+        points = thin([(at, max(0.0, 1 - amount / limit)) for at, amount in used], most=MOST_BUCKETS)
+        rows.append({"name": cap.used, "cap": limit, "points": points})
     return rows
 
 

@@ -19,12 +19,11 @@ from pursuit.core.catalogue import Catalogue
 from pursuit.core.criteria import Check
 from pursuit.core.events import AnyEvent, MissionCreated, ModelAnswer
 from pursuit.core.fold import advance
-from pursuit.core.mission import AGENT_TURN, SPAWN, AgentProposer, Mission, Proposal, RepeatProposer, ReplayProposer
+from pursuit.core.mission import SPAWN, Mission, Proposal
 from pursuit.core.pins import Changes
 from pursuit.core.state import MissionState
-from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, TURN_TOOL, CallFailed, Tool, ToolResult
+from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, CallFailed, Tool, ToolResult
 from pursuit.engine.context import Deadline, Settings, Tools
-from pursuit.engine.driver import ProposerFactory
 from pursuit.engine.models import affordable, offered
 from pursuit.engine.turn import REPAIRS, faults_in, qualified
 from pursuit.errors import (
@@ -38,8 +37,18 @@ from pursuit.errors import (
 )
 from pursuit.policy.rules import Layers, conditional_rules, decide
 from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
-from pursuit.proposers.contract import Broken, Failed, Proposer, Turn, Waiting
-from pursuit.proposers.language import ModelRequest, Models, NoAnswer, ProposerContext, WrappedModel
+from pursuit.proposers.contract import (
+    Blocked,
+    Done,
+    DrivingPlace,
+    Failed,
+    Proposer,
+    ProposerContext,
+    Turn,
+    Waiting,
+    kind_of,
+)
+from pursuit.proposers.language import ModelAccess, ModelRequest, NoAnswer, WrappedModel
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.mission_admission import admit
 from pursuit.upstream.host import ToolHost
@@ -112,7 +121,7 @@ class Toolbox:
         admitted = await admit(mission, self.host.pool, self.checks)
         named = (*admitted.tools, *admitted.denied)
         own = {SPAWN: SPAWN_TOOL} if mission.fleet is not None else {}
-        own |= {AGENT_TURN: TURN_TOOL} if isinstance(mission.proposer, AgentProposer) else {}
+        own |= {tool.qualified: tool for tool in kind_of(mission.proposer).tools(mission.proposer)}
         servers = sorted({name.partition(".")[0] for name in named if name not in own})
         catalogue = await self.host.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in named))
         catalogue = replace(catalogue, tools={**catalogue.tools, **own})
@@ -247,14 +256,7 @@ def _known_calls(mission: Mission, tools: Mapping[str, Tool]) -> list[tuple[str,
 
 
 def _written(mission: Mission) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    match mission.proposer:
-        case RepeatProposer(tool_name=name, args=args):
-            yield name, args
-        case ReplayProposer(proposals=proposals):
-            for proposal in proposals:
-                yield from ((call.tool_name, call.args) for call in proposal.tool_calls or ())
-        case _:
-            pass
+    yield from mission.proposer.calls()
     for criterion in mission.criteria:
         if isinstance(criterion, Check) and criterion.tool_name is not None:
             yield criterion.tool_name, criterion.args
@@ -269,30 +271,35 @@ class Planner:
 
     host: ToolHost
     checks: Mapping[str, Mapping[str, Any]]
-    models: Models
-    proposer_for: ProposerFactory
+    access: ModelAccess
     model_timeout: float = 600.0
 
     async def plan(self, mission: Mission) -> dict[str, Any]:
         """The first proposal of a mission, each of its calls with policy's word, and what asking for it used up."""
-        admitted = await admit(mission, self.host.pool, self.checks, self.models)
+        admitted = await admit(mission, self.host.pool, self.checks, self.access.models)
         created = MissionCreated(
-            mission=admitted.mission.model_dump(mode="json"), tools=list(admitted.tools), parameters=admitted.parameters
+            mission=admitted.mission.model_dump(mode="json"),
+            tools=list(admitted.tools),
+            parameters=admitted.parameters,
+            facts=admitted.mission.proposer.facts(),
         )
         state = advance(None, created)
-        tools = await self.host.tools_for(admitted.tools, mission.policy)
+        kind, settings = kind_of(admitted.mission.proposer), admitted.mission.proposer
+        tools = await self.host.tools_for(admitted.tools, mission.policy, own=kind.tools(settings))
         spent = _Spent(state, self.model_timeout)
 
         async def past(after: int) -> list[tuple[int, AnyEvent]]:
             return [(1, created)] if after < 1 else []
 
-        async def blob(_digest: str) -> bytes | None:
-            return None
-
-        means = ProposerContext(
-            tools=offered(state, tools), record=lambda model: _Counted(model, spent), past=past, blob=blob
+        context = ProposerContext(
+            mission=admitted.mission,
+            tools=offered(state, tools),
+            record=lambda model: _Counted(model, spent),
+            past=past,
+            place=DrivingPlace(access=self.access),
         )
-        shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
+        async with kind.open(settings, context) as proposer:
+            shown = await _first(proposer, state, tools)
         frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
         return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
 
@@ -307,14 +314,16 @@ async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[
                 return {"failed": [answer.detail]}
             case Waiting():
                 return {"waiting_for": answer.waiting_for}
-            case Failed() | Broken():
+            case Failed() | Blocked():
                 reasons = [answer.reason]
-                if isinstance(answer, Broken) or answer.final:
+                if isinstance(answer, Blocked) or answer.final:
                     break
+            case Done():
+                return {"failed": [answer.reason]}
             case Turn():
                 return {"failed": list(answer.failed)} if answer.failed else _turn(tools, answer)
             case Proposal():
-                reasons = faults_in(state, tools, answer, own=proposer.operators_own)
+                reasons = faults_in(state, tools, answer, own=state.facts.authored)
                 if not reasons:
                     return _shown(state, tools, answer)
     return {"failed": list(reasons)}

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pursuit.agents.workspace import Workspace, WorkspaceFailed
-from pursuit.core.best_of import rivals, winner
-from pursuit.core.events import CallSettled, decode
-from pursuit.core.mission import BestOfProposer
+from pursuit.core.history import History
+from pursuit.core.pick import decides, rivals, winner
+from pursuit.core.report import criteria_rows
 from pursuit.errors import Conflict, InvalidArgument
+from pursuit.proposers.agent.workspace import AgentWorkspace, WorkspaceFailed
 from pursuit.service.service import Service
 
 
@@ -23,20 +23,21 @@ async def whole_diff(service: Service, mission_id: str) -> bytes:
 async def turn_diff(service: Service, mission_id: str, iteration: int) -> bytes:
     """What the turn of one iteration changed, protected files included, as the ledger has it."""
     await service.state(mission_id)
-    events = [decode(one.type, one.body) for one in await service.ledger.read(mission_id)]
-    found = [
-        event.change
-        for event in events
-        if isinstance(event, CallSettled) and event.iteration == iteration and event.change is not None
-    ]
+    history = History.read(await service.ledger.read(mission_id))
+    found = [end.change for _call, end in history.made_calls if end.iteration == iteration and end.change is not None]
     if not found:
         raise InvalidArgument(f"{mission_id} has no turn of an agent in iteration {iteration}", field="--turn")
     body = None if found[-1].diff is None else await service.ledger.blob(found[-1].diff)
     return body or b""
 
 
-async def apply_result(service: Service, mission_id: str) -> dict[str, Any]:
+async def apply_result(service: Service, mission_id: str, *, unfinished: bool = False) -> dict[str, Any]:
     """Applies what counts to the user's own files, all of it or nothing."""
+    state = await service.state(mission_id)
+    if state.status != "completed" and not unfinished:
+        unmet = [row["criterion_id"] for row in criteria_rows(state) if row["required"] and row["status"] != "met"]
+        why = f"{mission_id} is {state.status}, and not completed (unmet: {', '.join(unmet) or 'nothing'})"
+        raise InvalidArgument(f"{why}; --unfinished applies its changes as they are", session_id=mission_id)
     async with service.control(None, "workspace_apply", mission_id), _alone(service, mission_id) as workspace:
         files: Sequence[str] = await workspace.apply()
         return {"session_id": mission_id, "applied": list(files), "path": str(workspace.top)}
@@ -45,7 +46,7 @@ async def apply_result(service: Service, mission_id: str) -> dict[str, Any]:
 async def drop_workspace(service: Service, mission_id: str) -> dict[str, Any]:
     """Removes the worktree and the snapshots of a mission; its branch stays."""
     state = await service.state(mission_id)
-    if isinstance(state.mission.proposer, BestOfProposer):
+    if decides(state.mission):
         rows = [await drop_workspace(service, child.session_id) for _, child in rivals(state)]
         return {"session_id": mission_id, "dropped": ", ".join(row["dropped"] for row in rows)}
     async with service.control(None, "workspace_drop", mission_id), _alone(service, mission_id) as workspace:
@@ -54,7 +55,7 @@ async def drop_workspace(service: Service, mission_id: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _alone(service: Service, mission_id: str) -> AsyncGenerator[Workspace]:
+async def _alone(service: Service, mission_id: str) -> AsyncGenerator[AgentWorkspace]:
     """The workspace while no process drives its mission. Raises `Conflict`."""
     claim = await service.ledger.claim(mission_id)
     if claim is None:
@@ -67,19 +68,19 @@ async def _alone(service: Service, mission_id: str) -> AsyncGenerator[Workspace]
 
 
 @asynccontextmanager
-async def _opened(service: Service, mission_id: str) -> AsyncGenerator[Workspace]:
+async def _opened(service: Service, mission_id: str) -> AsyncGenerator[AgentWorkspace]:
     """The workspace as the mission left it. Raises `InvalidArgument` if it has none."""
     state = await service.state(mission_id)
-    if isinstance(state.mission.proposer, BestOfProposer):
+    if decides(state.mission):
         won = winner(state)
         if won is None:
             raise InvalidArgument(f"no agent of {mission_id} has won; name the mission of one", session_id=mission_id)
         mission_id = won[1].session_id
     mission = state.mission
-    folder = service.driver.workspaces
+    folder = service.driver.place.workspaces
     if mission.workspace is None or folder is None:
         raise InvalidArgument(f"{mission_id} has no workspace: its proposer is not an agent", session_id=mission_id)
-    workspace = Workspace(mission.workspace, mission_id, folder / mission_id)
+    workspace = AgentWorkspace(mission.workspace, mission_id, folder / mission_id)
     try:
         await workspace.locate()
         start = await workspace.find("start")

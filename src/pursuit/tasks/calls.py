@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import anyio
 
 from pursuit.core.tasks import TaskKind, TaskState
-from pursuit.core.tools import NOT_KNOWN, CallFailed, Resumable, Tool, ToolResult, Upstream
+from pursuit.core.tools import NOT_KNOWN, CallFailed, Folder, Resumable, Tool, ToolResult, Upstream
 from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import TaskHost, Work
@@ -24,7 +24,7 @@ LOG_LINES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TaskJob:
     """What a call is as a task."""
 
     work: Work
@@ -37,12 +37,12 @@ class Job:
 class Jobs(Protocol):
     """An upstream that knows by itself what a call is as a task."""
 
-    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Job:
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, folder: Folder | None = None) -> TaskJob:
         """The task that this call is; nothing has begun. Raises a `PursuitError` if there is no such call."""
         ...
 
 
-class TaskCalls:
+class HostedCalls:
     """Calls of the tools of `upstream`, as tasks of this process's `host`, which opens with the first of them.
 
     `tail` gives the last lines of a task's log.
@@ -58,23 +58,20 @@ class TaskCalls:
         self._upstream = upstream
         self._tail = tail
 
-    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+    async def begin(
+        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
+    ) -> None:
         """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
         host = await self._host()
-        try:
+        with suppress(TaskNotFound):
             await host.take_up(await host.store.get(task_id))
-        except TaskNotFound:
-            await self._begin(host, tool, arguments, task_id, call_id)
-
-    async def _begin(
-        self, host: TaskHost, tool: Tool, arguments: Mapping[str, Any], task_id: str, call_id: str
-    ) -> None:
+            return
         try:
             upstream = self._upstream(tool.server)
             if isinstance(upstream, Jobs):
-                job = upstream.job(tool.name, arguments, call_id=call_id)
+                job = upstream.job(tool.name, arguments, call_id=call_id, folder=folder)
             else:
-                job = Job(work=_call_work(upstream, tool.name, arguments, call_id))
+                job = TaskJob(work=_call_work(upstream, tool.name, arguments, call_id))
             await host.begin(
                 job.work,
                 kind=job.kind,

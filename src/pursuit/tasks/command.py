@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from pursuit.core.log_metrics import LogMetrics, MetricRule
 from pursuit.core.patterns import checked_pattern
 from pursuit.core.tasks import TaskEnd
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.processes.subreaper import signal_name
 from pursuit.tasks.store import Ending
 
 GRACE = 10.0
@@ -213,6 +213,8 @@ class FinishedRun:
     notes: Sequence[str] = ()
     mark: Mapping[str, Any] | None = None
     cancelled: bool = False
+    why: str | None = None
+    """The reason that was given for cancelling it."""
 
 
 def ending_of(run: FinishedRun) -> Ending:
@@ -268,14 +270,6 @@ def exit_code(code: int | None) -> int | None:
     return SIGNALLED - code if code is not None and code < 0 else code
 
 
-def signal_name(number: int) -> str:
-    """The name of a signal."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def in_words(seconds: float) -> str:
     """A duration for people: `4m12s`."""
     if seconds < 60:
@@ -291,7 +285,7 @@ def _said(run: FinishedRun, status: TaskEnd) -> str:
     if run.done is not None:
         units = f", {run.done}" + (f" of {_whole(run.command.total)}" if run.command.total else "") + " units"
     if status == "cancelled":
-        return f"cancelled {after}{units}"
+        return f"cancelled {after}{units}" + (f": {run.why}" if run.why else "")
     if run.code is None:
         return NOT_KNOWN
     if run.code < 0:

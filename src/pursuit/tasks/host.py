@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
 from pursuit.errors import PursuitError, TaskNotFound
-from pursuit.ledger.contract import Page, StreamRow, every_stream
+from pursuit.ledger.contract import StreamPage, StreamRow, every_stream
 from pursuit.tasks.execution import OUT_OF_TIME, TIME_TO_LIVE, Owner, TaskContext, is_alive, log_fields, stopped_by
 from pursuit.tasks.limits import RUNNING
 from pursuit.tasks.store import KIND, Ending, TaskStore
@@ -50,7 +50,7 @@ class Retention:
         status: TaskStatus | None = None,
         cursor: str | None = None,
         limit: int = PAGE,
-    ) -> Page:
+    ) -> StreamPage:
         """A page of about `limit` tasks, of one requestor if one is named. A bogus cursor is `InvalidArgument`."""
         wanted = (status,) if status is not None else (*RUNNING, *TASK_ENDS)
         rows: list[StreamRow] = []
@@ -59,7 +59,7 @@ class Retention:
             rows.extend(row for row in page.rows if requestor in (None, row.summary.get("requestor")))
             cursor = page.next_cursor
             if cursor is None or len(rows) >= limit:
-                return Page(tuple(rows), cursor)
+                return StreamPage(tuple(rows), cursor)
 
     def running(self) -> AsyncGenerator[StreamRow]:
         """Every task that has not ended."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from pursuit.errors import Fault, TooManyTasks, ValidationFailed
+from pursuit.errors import Fault, TooManyTasks, ValidationFailed, advice
 from pursuit.ledger.contract import Ledger, every_stream
 
 DAY = 86_400.0
@@ -18,7 +18,7 @@ RUNNING = ("working", "input_required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TaskLimits:
     """Settings of the operator: tasks at once, seconds that one may be kept, and how many ended ones stay."""
 
     concurrent: int = 2_000
@@ -40,7 +40,7 @@ class Limits:
         return min(asked, self.longest)
 
 
-class Running:
+class RunningTasks:
     """Counts running tasks, those of other processes as they were at most a second ago.
 
     A place is taken before the task is stored, in the same step as the count: of any number that come at once, those
@@ -58,7 +58,7 @@ class Running:
         self._ended: set[str] = set()
 
     @asynccontextmanager
-    async def place(self, task_id: str, requestor: str, limits: Limits) -> AsyncGenerator[None]:
+    async def place(self, task_id: str, requestor: str, limits: TaskLimits) -> AsyncGenerator[None]:
         """A task's place while it is stored, which it keeps if it was. Raises `TooManyTasks`."""
         async with self._looking:
             if time.monotonic() - self._looked > limits.count_every:
@@ -85,11 +85,11 @@ class Running:
         if self._looking.locked():
             self._ended.add(task_id)
 
-    def _refuse(self, requestor: str, limits: Limits) -> None:
+    def _refuse(self, requestor: str, limits: TaskLimits) -> None:
         if len(self._requestors) >= limits.concurrent:
             raise TooManyTasks(
                 f"{limits.concurrent} tasks are running, which is the limit; wait for one to end, cancel one, "
-                "or raise [settings] tasks_at_once",
+                f"or raise the limit: {advice('`tasks_at_once = {}` in `[settings]`', 2 * limits.concurrent)}",
                 limit=limits.concurrent,
             )
         mine, most = sum(1 for owner in self._requestors.values() if owner == requestor), limits.of_requestor(requestor)
@@ -102,7 +102,8 @@ class Running:
         if mine >= limits.concurrent_each:
             raise TooManyTasks(
                 f"{requestor} has {mine} tasks running, which is the limit for one requestor; wait for one to end, "
-                "cancel one, or raise [settings] tasks_each",
+                "cancel one, or raise the limit: "
+                + advice("`tasks_each = {}` in `[settings]`", 2 * limits.concurrent_each),
                 limit=limits.concurrent_each,
             )
 

@@ -6,6 +6,7 @@ that mark, every line once and in order.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -13,21 +14,83 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from pursuit.processes.tree import ProcessIdentity, Root
 from pursuit.tasks.command import Command, blanked
-from pursuit.tasks.process_tree import read_json
 from pursuit.tasks.progress_patterns import OutputProgress, Units
 from pursuit.tasks.supervisor import STREAMS, segment_name
 
+UNREADABLE = (
+    "what its supervisor wrote down about it cannot be read, as after a loss of power; how it ended is not known"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta(Root):
+    """What the supervisor recorded of a started command."""
+
+    supervisor: ProcessIdentity
+    at: float
+
+
+def identity_of(body: Mapping[str, Any]) -> ProcessIdentity:
+    """The identity that the supervisor wrote."""
+    return ProcessIdentity(pid=int(body["pid"]), start=body.get("start"), boot=str(body.get("boot", "")))
+
+
+def read_meta(folder: Path) -> Meta | str | None:
+    """The command of that folder, the reason why none was started, or None if nothing is recorded yet."""
+    body = read_json(folder / "meta")
+    if body is None:
+        return None
+    if "refused" in body:
+        return str(body["refused"])
+    try:
+        return Meta(
+            tag=folder.name,
+            leader=identity_of(body),
+            subreaper=identity_of(body["subreaper"]) if "subreaper" in body else None,
+            # An earlier build wrote `keeper`; a command that it started may still run.
+            supervisor=identity_of(body["supervisor"] if "supervisor" in body else body["keeper"]),
+            at=float(body["at"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return UNREADABLE
+
+
+def read_identity(path: Path) -> ProcessIdentity | None:
+    """The process that a file names; None if there is no such file, or it cannot be read."""
+    try:
+        return identity_of(read_json(path) or {})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The table in a file; None if there is no such file, and an empty one if it cannot be read."""
+    try:
+        # Python's own, which takes the lone surrogates that stand for bytes in arguments.
+        body: Any = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        return {}  # a machine that lost its power leaves files that are empty, or hold what was there before
+    return cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+
+
+def ended_at(folder: Path) -> float | None:
+    """When the command in this folder ended, by the word of its supervisor; None without one, as while it runs."""
+    return (read_json(folder / "exit") or {}).get("at")
+
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class SpoolGap:
     """So many bytes were dropped here, since too much lay unread."""
 
     dropped: int
 
 
 class Spool:
-    """Reads the spool of one stream from a segment and an offset on: each byte once and in order, or a `Gap`."""
+    """Reads the spool of one stream from a segment and an offset on: each byte once and in order, or a `SpoolGap`."""
 
     def __init__(self, folder: Path, stream: str, *, number: int = 1, offset: int = 0) -> None:
         self._folder = folder
@@ -37,10 +100,11 @@ class Spool:
         self.number = number
         self.offset = offset
 
-    def read(self, most: int) -> bytes | Gap | None:
+    def read(self, most: int) -> bytes | SpoolGap | None:
         """The next piece, out of one segment; None if there is nothing yet."""
         while True:
-            over = self._exists(self.number + 1)  # asked first: the next one begins after the last byte of this
+            # Asked first: the next one begins after the last byte of this.
+            over = any(self._path(self.number + 1, gap=gap).exists() for gap in (False, True))
             data = self._bytes(most)
             if data:
                 self.offset += len(data)
@@ -48,7 +112,7 @@ class Spool:
             gap = read_json(self._path(self.number, gap=True))
             if gap is not None:
                 self.number, self.offset = self.number + 1, 0
-                return Gap(int(gap.get("dropped", 0)))
+                return SpoolGap(int(gap.get("dropped", 0)))
             if not over:
                 return None
             self.number, self.offset = self.number + 1, 0
@@ -178,7 +242,7 @@ BOUND = 64 * 1024 * 1024
 BLOCK = 256 * 1024
 
 
-class Log:
+class CommandLog:
     """Writes a log of bounded size; one writer for each log at a time.
 
     Positions count all bytes that were ever appended; at least the newest `bound` / 2 of them are there, in order.
@@ -333,7 +397,7 @@ class _Track:
         if piece is None:
             return None
         self.taken += len(piece) if isinstance(piece, bytes) else 1
-        if isinstance(piece, Gap):
+        if isinstance(piece, SpoolGap):
             missing = f"[{piece.dropped} bytes of output are missing here: more lay unread than may]\n"
             lines = self.cutter.rest() + missing.encode()
             self.cutter.skipping = False
@@ -357,8 +421,8 @@ class Reader:
         self._folder = folder
         self._place = str(folder)
         self._tracks = [_Track(folder, name, command, mark) for name in STREAMS]
-        self._log = Log(folder, LOG, bound=bound)
-        self._errors = Log(folder, ERRORS, bound=min(bound, ERRORS_BOUND))
+        self._log = CommandLog(folder, LOG, bound=bound)
+        self._errors = CommandLog(folder, ERRORS, bound=min(bound, ERRORS_BOUND))
         self._log.cut(mark.get("log", 0))
         self._errors.cut(mark.get("errors", 0))
         units = Units(folder / "units", count=mark.get("units", 0))

@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,9 @@ from anyio.abc import TaskGroup
 
 from pursuit.core.tasks import TaskState
 from pursuit.errors import PursuitError, TaskNotFound, ValidationFailed
-from pursuit.tasks import supervisor
+from pursuit.processes.groups import script
+from pursuit.processes.subreaper import TAG
+from pursuit.processes.tree import ProcessIdentity, ProcessTable, Root
 from pursuit.tasks.command import (
     GRACE,
     LONGEST_STDERR_LINE,
@@ -41,21 +42,25 @@ from pursuit.tasks.command import (
 )
 from pursuit.tasks.execution import TaskContext, log_fields
 from pursuit.tasks.host import Work
-from pursuit.tasks.process_tree import (
+from pursuit.tasks.reader import (
+    BOUND,
+    ERRORS,
+    LOG,
     UNREADABLE,
-    Identity,
     Meta,
-    ProcessTable,
-    Root,
-    end_tree,
+    Reader,
+    ended_at,
+    left_out,
+    log_end,
     read_identity,
     read_json,
+    read_log,
     read_meta,
+    tail_position,
 )
-from pursuit.tasks.reader import BOUND, ERRORS, LOG, Reader, left_out, log_end, read_log, tail_position
 from pursuit.tasks.record import is_task_id
 from pursuit.tasks.store import Ending
-from pursuit.tasks.supervisor import STREAMS, TAG, claim, write_once, write_whole
+from pursuit.tasks.supervisor import STREAMS, claim, write_once, write_whole
 
 PATIENCE = 120.0
 LONGEST_WORD = 16 * 1024 * 1024
@@ -166,11 +171,10 @@ class SupervisorClient:
 
 def _launch(folder: Path, theirs: socket.socket) -> None:
     """Runs the supervisor's script, which leaves a process of its own behind; raises `OSError`."""
-    words = [sys.executable, "-I", "-S", supervisor.__file__]
     descriptor = os.open(folder / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         ended = subprocess.run(  # noqa: S603 - our own script
-            words,
+            script("pursuit.tasks.supervisor"),
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=descriptor,
@@ -193,13 +197,13 @@ class Watch:
     """One command: `news` wakes its reader; `lost` once its supervisor is gone."""
 
     reader: Reader
-    supervisor: Identity
+    supervisor: ProcessIdentity
     ours: bool
     lost: bool = False
     news: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Watches:
+class CommandWatches:
     """All commands of this process. Each wakes at once for news of our supervisor, else within NOTIFY_EVERY."""
 
     def __init__(self) -> None:
@@ -285,39 +289,41 @@ class Running:
         self._readers = readers
         self._unmarked = unmarked
         self._item = ctx.state.item
+        self._cancelled = False
         self.left = False
         """Whether it was left running, for another process to read on."""
         self._marked = 0.0
         self._heard = time.monotonic()
         self._beat = self._heard
 
-    async def to_its_end(self, watches: Watches, folder: Path) -> Ending:
+    async def to_its_end(self, watches: CommandWatches, folder: Path) -> Ending:
         """Reads it and stops it if told to; returns how it ended. Cancelled, it leaves the command running."""
         stopped = anyio.Event()
         watches.add(self._ctx.task_id, self._watch)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._stop, stopped)
+                tasks.start_soon(self._stop, stopped, folder)
                 await self._read()
                 if self._ctx.cancelled:
                     await stopped.wait()
                 elif self._reader.exit is None:
-                    await self._end_tree()  # its supervisor is gone: its output is lost and its exit unknown
+                    # Its supervisor is gone: its output is lost and its exit unknown.
+                    await self._process_table.end(self._meta, self._command.grace)
                 tasks.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             self.left = True
             raise
         finally:
             watches.remove(self._ctx.task_id)
-        return ending_of(await anyio.to_thread.run_sync(self._run, folder))
+        ending = ending_of(await anyio.to_thread.run_sync(self._run, folder))
+        return replace(ending, at=(self._reader.exit or {}).get("at"))
 
-    async def _stop(self, stopped: anyio.Event) -> None:
+    async def _stop(self, stopped: anyio.Event, folder: Path) -> None:
         await self._ctx.wait_cancelled()
-        await self._end_tree()
+        ended, order = ended_at(folder), self._ctx.state.cancel
+        self._cancelled = ended is None or order is None or order.at < ended  # after its end an order changes nothing
+        await self._process_table.end(self._meta, self._command.grace)
         stopped.set()
-
-    async def _end_tree(self) -> None:
-        await end_tree(self._process_table, self._meta, self._command.grace)
 
     async def _read(self) -> None:
         while True:
@@ -405,7 +411,8 @@ class Running:
             output=[] if only_errors else _end_of_output(folder),
             notes=notes,
             mark={**reader.mark(), "pid": self._meta.leader.pid},
-            cancelled=self._ctx.cancelled,
+            cancelled=self._cancelled,
+            why=None if self._ctx.state.cancel is None else self._ctx.state.cancel.reason,
         )
 
 
@@ -435,7 +442,6 @@ def _lines_from(folder: Path, name: str, place: int) -> list[str]:
 SEGMENT = 8 * 1024 * 1024
 UNREAD = 1024 * 1024 * 1024
 LOOK_EVERY = 0.1
-NO_PROCESS = Identity(pid=-1, start=None)
 NOT_STARTED = "its command was not started: the process that should start it ended first"
 
 
@@ -456,7 +462,7 @@ class Processes:
         self._log_bytes = log_bytes
         self._limits = {"unread": unread, "segment": segment}
         self._unmarked = min(UNMARKED, unread // 4)
-        self._watches = Watches()
+        self._watches = CommandWatches()
         self._process_table = ProcessTable()
         self._tasks: TaskGroup
         self._supervisor: SupervisorClient
@@ -508,7 +514,7 @@ class Processes:
             try:
                 command = msgspec.convert(stored, Command)
             except msgspec.ValidationError:
-                await end_tree(self._process_table, Root(task_id=ctx.task_id, leader=NO_PROCESS), GRACE)
+                await self._process_table.end(Root(tag=ctx.task_id), GRACE)
                 return self._refusal(ctx, folder, None, UNREADABLE)
             (folder / "ended").unlink(missing_ok=True)
             command = replace(command, secrets=[*command.secrets, *self._known_secrets()])
@@ -610,7 +616,7 @@ class Processes:
             return await running.to_its_end(self._watches, folder)
         except Exception:
             # A fault of ours fails the task, and nothing would stop its command after that.
-            await end_tree(self._process_table, meta, command.grace)
+            await self._process_table.end(meta, command.grace)
             raise
         finally:
             if not running.left:

@@ -36,7 +36,7 @@ from pursuit.core.tasks import (
 )
 from pursuit.errors import INTERNAL_ERROR, Conflict, InvalidArgument, TaskNotFound
 from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
-from pursuit.tasks.limits import Limits, Running
+from pursuit.tasks.limits import RunningTasks, TaskLimits
 from pursuit.tasks.record import is_task_id, new_task_id, sound_text, storable, summary_of
 
 INLINE = 16 * 1024
@@ -77,6 +77,8 @@ class Ending:
     done: float | None = None
     item: str | None = None
     mark: Mapping[str, Any] | None = None
+    at: float | None = None
+    """When it ended, if that is known: it may be recorded much later."""
 
     @classmethod
     def failure(cls, why: str, *, unknown: bool = False, result: Mapping[str, Any] | None = None) -> Ending:
@@ -89,13 +91,15 @@ class Ending:
 class TaskStore:
     """Every task of one ledger. `now` is the wall clock."""
 
-    def __init__(self, ledger: Ledger, *, limits: Limits | None = None, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, ledger: Ledger, *, limits: TaskLimits | None = None, now: Callable[[], float] = time.time
+    ) -> None:
         self.ledger = ledger
-        self.limits = limits or Limits()
+        self.limits = limits or TaskLimits()
         self.now = now
         self.on_ended: Callable[[TaskState], Awaitable[None]] | None = None
         """Called with each task whose end this store has recorded."""
-        self._running = Running(ledger, KIND)
+        self._running = RunningTasks(ledger, KIND)
         self._states: OrderedDict[str, TaskState] = OrderedDict()
 
     async def create(
@@ -341,7 +345,7 @@ def fold_ahead(state: TaskState, events: Sequence[AnyTaskEvent]) -> TaskState:
 
 def _settled(ending: Ending, now: float) -> TaskSettled:
     return TaskSettled(
-        at=now,
+        at=now if ending.at is None else min(now, ending.at),
         status=ending.status,
         message=ending.message,
         result=None if ending.result is None else dict(ending.result),

@@ -1,12 +1,12 @@
 """The supervisor: a small process that starts commands, spools their output and records how they ended.
 
-It runs as a script with nothing but the standard library, which keeps it small, and outlives the process that started
+It runs as a script that needs only the standard library, which keeps it small, and outlives the process that started
 it: after the end of its standard input it runs until the last command has ended.
 Invariant: bytes are in the spool in order or counted in a gap; `exit` is there only when all of them are.
 
-On Linux each command runs below a process of its own that is a child subreaper (prctl(2)): what the command starts
-stays below it, in any session and with any environment, for as long as the command runs. The subreaper is forked from
-the supervisor, reaps orphans, and ends as the command ends.
+On Linux each command runs below its own child subreaper (prctl(2)): what the command starts stays below it, in any
+session and with any environment, for as long as the command runs. The subreaper is forked from the supervisor, reaps
+orphans, and ends as the command ends.
 
 In the folder of one command: `claim` (the process that may start it), `meta` (its processes), `out.N`, `err.N` (its
 output), `out.N.gap` (how many bytes were dropped there) and `exit`. The command writes `meta` itself, before it calls
@@ -24,10 +24,11 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from pursuit.processes.subreaper import TAG, start_below, subreaping, this_process
 
 READ = 1 << 18
 TELL_EVERY = 0.05
@@ -35,32 +36,7 @@ QUIET = 1.0
 """Seconds of silence, and in all, after the end of a command whose output another process holds open."""
 LONGEST_DRAIN = 5.0
 RETRY = 1.0
-TAG = "PURSUIT_TASK_ID"
 STREAMS = ("out", "err")
-_PR_SET_CHILD_SUBREAPER = 36
-
-
-def start_time(pid: int, *, zombie: bool = True) -> str | None:
-    """When a process began, in its system's own words; None if there is no such process, or only a `zombie`."""
-    if sys.platform == "linux":
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not worth its memory here
-                told = file.read().rpartition(b")")[2].split()
-                return told[19].decode() if zombie or told[0] not in (b"Z", b"X") else None
-        except OSError:
-            return None
-    words = ["ps", "-o", "lstart=", "-p", str(pid)]
-    shown = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
-    return " ".join(shown.stdout.decode().split()) or None
-
-
-def boot_id() -> str:
-    """Which boot of the machine this is; empty where it does not say."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - see above
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def segment_name(stream: str, number: int) -> str:
@@ -94,61 +70,10 @@ def claim(path: str, who: dict[str, Any]) -> None:
     write_once(path, who, lasting=False)
 
 
-def this_process() -> dict[str, Any]:
-    """Who this process is."""
-    return {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
-
-
-def subreaping() -> Callable[[], None] | None:
-    """What makes the process that calls it a child subreaper; None where there is no such thing."""
-    if sys.platform != "linux":
-        return None
-    try:
-        import ctypes  # noqa: PLC0415 - this module is also imported where nothing is started
-
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-    except (ImportError, OSError, AttributeError):  # a Python without it
-        return None
-
-    def become_subreaper() -> None:
-        if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "prctl")
-
-    return become_subreaper
-
-
-def start_below(become_subreaper: Callable[[], None]) -> dict[str, Any]:
-    """Forks: returns in the child, which becomes the command; the parent stays as its subreaper until it ends."""
-    become_subreaper()
-    subreaper = this_process()
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        return subreaper
-    status = 0
-    try:
-        signal.set_wakeup_fd(-1)
-        # Also the pipe by which `Popen` learns that the command runs, and the command's output.
-        os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-        os.chdir("/")
-        ended = 0
-        while ended != pid:
-            ended, status = os.waitpid(-1, 0)
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:  # by the same signal, so that the supervisor sees it
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            with contextlib.suppress(OSError):  # SIGKILL has no handler
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        os._exit(code)
-    finally:
-        os._exit(255)
-
-
 class Stream:
     """One pipe of a command, and the spool behind it."""
 
-    def __init__(self, child: Child, name: str, descriptor: int) -> None:
+    def __init__(self, child: ChildProcess, name: str, descriptor: int) -> None:
         self.child = child
         self.name = name
         self.descriptor = descriptor
@@ -162,7 +87,8 @@ class Stream:
     def take(self, data: memoryview) -> None:
         """Spools it, or counts it as dropped if there is no room."""
         while data:
-            if not self._has_room():
+            fits = not self.dropped and self.size < self.child.segment and self.file >= 0
+            if not fits and not self.child.has_room():
                 self.dropped += len(data)
                 return
             try:
@@ -175,9 +101,6 @@ class Stream:
             self.size += written
             self.kept[self.number] = self.size
             data = data[written:]
-
-    def _has_room(self) -> bool:
-        return (not self.dropped and self.size < self.child.segment and self.file >= 0) or self.child.has_room()
 
     def _next(self) -> None:
         """Begins a segment; a gap before it is written down first."""
@@ -201,7 +124,7 @@ class Stream:
             self.file = -1
 
 
-class Child:
+class ChildProcess:
     """One command: who it is, its two streams, and how it ended."""
 
     def __init__(self, request: dict[str, Any]) -> None:
@@ -309,7 +232,7 @@ class Supervisor:
     def __init__(self, control: socket.socket) -> None:
         self.control: socket.socket | None = control
         self.selector = selectors.DefaultSelector()
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, ChildProcess] = {}
         self.buffer = memoryview(bytearray(READ))
         self.said = b""
         self.unsaid = bytearray()
@@ -369,7 +292,7 @@ class Supervisor:
 
     def _start(self, request: dict[str, Any]) -> None:
         """Starts one command, unless it was given up or started before, and sends the outcome."""
-        child = Child(request)
+        child = ChildProcess(request)
         try:
             claim(child.path("claim"), self.me)
         except OSError as error:
@@ -388,7 +311,7 @@ class Supervisor:
         for stream in child.streams:
             self.selector.register(stream.descriptor, selectors.EVENT_READ, stream)
 
-    def _refuse(self, child: Child, why: str) -> None:
+    def _refuse(self, child: ChildProcess, why: str) -> None:
         with contextlib.suppress(OSError):
             write_whole(child.path("meta"), {"refused": why})
             # A reader that found `meta` before exec failed waits for the exit.
@@ -452,7 +375,8 @@ class Supervisor:
             self.unsaid.clear()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The script: a forked process is the supervisor."""
     if os.fork():  # the process that started us does not wait for our end
         os._exit(0)
     os.chdir("/")

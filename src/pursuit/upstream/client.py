@@ -39,7 +39,7 @@ from pursuit.core.tools import (
     says_unknown,
 )
 from pursuit.errors import UpstreamUnavailable
-from pursuit.upstream.connection import Connection, Era, too_slow
+from pursuit.upstream.connection import Era, McpConnection, too_slow
 from pursuit.upstream.listing import is_offered, read_listing
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.redaction import StderrTail
@@ -148,17 +148,17 @@ class McpClient:
         self._era: Era = era
         self._slots = slots
         self._tail = StderrTail()
-        self._connection: Connection | None = None
-        self._alive: set[Connection] = set()
+        self._connection: McpConnection | None = None
+        self._alive: set[McpConnection] = set()
         self._closed = False
 
     @property
-    def current(self) -> Connection | None:
+    def current(self) -> McpConnection | None:
         """The connection, if there is one that works."""
         connection = self._connection
         return connection if connection is not None and connection.ready.is_set() and connection.usable else None
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> McpConnection:
         """A connection that works, opened if there is none; concurrent callers share it.
 
         Raises `UpstreamUnavailable`.
@@ -175,7 +175,7 @@ class McpClient:
         await connection.finished.wait()
         raise self._unavailable(self._why_unusable(connection.failure), "it could not be started, or does not answer")
 
-    async def _ready(self, era: Era) -> Connection:
+    async def _ready(self, era: Era) -> McpConnection:
         connection = self._connection
         if connection is None or not connection.usable:
             if connection is not None:
@@ -194,7 +194,7 @@ class McpClient:
             await connection.ready.wait()
         return connection
 
-    def _open(self, era: Era) -> Connection:
+    def _open(self, era: Era) -> McpConnection:
         if self._closed:
             raise self._unavailable("it is closed")
         now = anyio.current_time()
@@ -207,7 +207,7 @@ class McpClient:
             times = f"{self._restarts.deaths} times in a row"
             raise self._unavailable(f"it ended {times}; next try in {math.ceil(pause)} s")
         self._tail.clear()
-        connection = Connection(
+        connection = McpConnection(
             self._open_transport,
             self.config,
             era=era,
@@ -219,7 +219,7 @@ class McpClient:
         self._tasks.start_soon(self._run, connection, name=f"upstream {self.config.name}")
         return connection
 
-    async def _run(self, connection: Connection) -> None:
+    async def _run(self, connection: McpConnection) -> None:
         born = anyio.current_time()
         try:
             await connection.run()
@@ -382,7 +382,7 @@ class SharedClient:
         self.request = partial(client.request, capabilities=capabilities)
 
 
-class Leases:
+class ClientLeases:
     """Clients with a connection of their own, each lent to one interactive call at a time.
 
     A legacy server shows more tools to a client that declares more, and sends its requests over the connection: on
@@ -493,9 +493,9 @@ class McpUpstream(McpClient):
         self.listings = 0
         """How often the tools were listed."""
         self._listeners: list[OnNotification] = []
-        self._leases = Leases(self._separate_client, tasks, settings)
+        self._leases = ClientLeases(self._separate_client, tasks, settings)
         self._listing: list[Tool] = []
-        self._listed_by: Connection | None = None
+        self._listed_by: McpConnection | None = None
         self._listed_at = -math.inf
         self._announced = False
         self._changes = self._listed_changes = 0
@@ -585,8 +585,8 @@ class McpUpstream(McpClient):
         A connection that was opened before and declared something else is closed.
         """
         own, current = self.features, self.current
-        declared_else = current is not None and (current.modern or own.capabilities != side.capabilities)
-        outdated = declared_else and own.answer is None
+        differs = own.capabilities != side.capabilities
+        outdated = current is not None and (own.answer is None and era == "legacy" if current.modern else differs)
         own.capabilities, own.answer, own.roots = side.capabilities, side.answer, side.roots
         self._era = era
         if outdated:

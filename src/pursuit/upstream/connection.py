@@ -5,7 +5,7 @@ handshake, and the server sends requests and notifications at any time. In the *
 handshake: `server/discover` describes the server, each request states its client in `_meta`, questions to the client
 come as results, and notifications outside of requests come on a stream that `subscriptions/listen` opens.
 
-One owner task runs `Connection.run`, which enters and leaves the transport and never raises: a broken server cannot
+One owner task runs `McpConnection.run`, which enters and leaves the transport and never raises: a broken server cannot
 cancel others in the same task group. What to do after the end of a connection is decided in `client`.
 """
 
@@ -177,7 +177,7 @@ def _envelope(protocol_version: str, capabilities: Mapping[str, Any]) -> dict[st
     }
 
 
-class Connection:
+class McpConnection:
     """`ready` is set when it is known whether it works, `closed` at its end, `finished` after the cleanup."""
 
     def __init__(

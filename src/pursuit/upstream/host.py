@@ -9,7 +9,7 @@ from typing import Any
 
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.mission import MissionPolicy
-from pursuit.core.tools import SPAWN_TOOL, TURN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, Folder, ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import (
     Layers,
@@ -31,7 +31,7 @@ LISTINGS = "listings"
 
 
 @dataclass(slots=True, kw_only=True)
-class MissionTools:
+class UpstreamTools:
     """Implements the engine's port `Tools`; `asking` says whether policy may ask a person at all.
 
     The catalogue follows the lists of the servers; `names` are the tools of the mission.
@@ -124,9 +124,11 @@ class MissionTools:
             return upstream.start(tool.name, arguments)
         return _sent(upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress))
 
-    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+    async def begin(
+        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
+    ) -> None:
         """Begins a call whose answer comes later, as the task with that id."""
-        await self._later().begin(tool, arguments, task_id=task_id, call_id=call_id)
+        await self._later().begin(tool, arguments, task_id=task_id, call_id=call_id, folder=folder)
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
         """The result of such a call, or None if it is still under way after so many seconds."""
@@ -188,27 +190,31 @@ class ToolHost:
         return tuple(layer for name in credentials if name and (layer := self.policy.callers.get(name)))
 
     async def tools_for(
-        self, names: Sequence[str], policy: MissionPolicy | None = None, callers: Sequence[str] = ()
-    ) -> MissionTools:
+        self,
+        names: Sequence[str],
+        policy: MissionPolicy | None = None,
+        callers: Sequence[str] = (),
+        own: Sequence[Tool] = (),
+    ) -> UpstreamTools:
         """The tools by these names, under the operator's policy, the mission's own and that for each caller.
 
-        Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
-        spend its budget.
+        `own` are those that the proposer performs itself. Raises `UpstreamUnavailable` if a server is not there: a
+        mission without its tools would only spend its budget.
         """
-        own = {
+        internal = {
             tool.qualified: tool
-            for tool in (SPAWN_TOOL, TURN_TOOL)
+            for tool in (SPAWN_TOOL, *own)
             if tool.qualified in names and tool.server not in self.pool.names
         }
-        servers = sorted({name.partition(".")[0] for name in names if name not in own})
+        servers = sorted({name.partition(".")[0] for name in names if name not in internal})
         catalogue = await self.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in names))
-        if own:
-            catalogue = replace(catalogue, tools={**catalogue.tools, **own})
+        if internal:
+            catalogue = replace(catalogue, tools={**catalogue.tools, **internal})
         if catalogue.failures:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
         layers = self.layers(names, policy, *self.caller_layers(*callers))
         offered = [tool for name in names if (tool := catalogue.tools.get(name)) is not None]
-        return MissionTools(
+        return UpstreamTools(
             pool=self.pool,
             catalogue=catalogue,
             layers=layers,

@@ -69,7 +69,8 @@ class Pins:
         server = f"{config.name} {view}" if view else config.name
         key = (str(config.base or ""), server)
         async with self._lock:
-            if not self._all_pinned(key, tools):
+            known = self._state.pinned.get(key)
+            if known is None or any(known.get(_key(tool)) != tool.digest for tool in tools):
                 await self._refresh()
             if key not in self._state.pinned:
                 await self._pin(key, tools, "first", FIRST_USE)
@@ -86,8 +87,8 @@ class Pins:
             changes = self._changes(config, key, changed) if changed else None
             if harmless:
                 await self._pin(key, harmless, "notice", "notice: needs no approval")
-            if changed:
-                await self._seen(key, changed)
+            if kept := self._to_keep(changed):  # definitions that are not accepted, to show a later difference
+                await self._append(key, ToolsChanged(at=self._now(), folder=key[0], server=server, definitions=kept))
         for notice in notices:
             _log.warning("%s", notice)
         names = {tool.name for tool in changed}
@@ -106,10 +107,6 @@ class Pins:
     async def accept(self, changes: Changes, *, by: str) -> None:
         """Records that the operator accepts the changes of a server."""
         await accept(self._ledger, changes.what, at=self._now(), by=by)
-
-    def _all_pinned(self, key: tuple[str, str], tools: Sequence[Tool]) -> bool:
-        pinned = self._state.pinned.get(key)
-        return pinned is not None and all(pinned.get(_key(tool)) == tool.digest for tool in tools)
 
     def _needs_no_grant(self, config: ServerConfig, pinned: Mapping[str, str], tool: Tool) -> bool:
         """Whether a tool only reads, before and after; of an added one there is no before."""
@@ -146,12 +143,6 @@ class Pins:
             by=by,
         )
         await self._append(key, event)
-
-    async def _seen(self, key: tuple[str, str], tools: Sequence[Tool]) -> None:
-        """Keeps definitions that are not accepted, so that a later difference can be shown."""
-        kept = self._to_keep(tools)
-        if kept:
-            await self._append(key, ToolsChanged(at=self._now(), folder=key[0], server=key[1], definitions=kept))
 
     def _to_keep(self, tools: Sequence[Tool]) -> dict[str, Any]:
         kept: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.abc
 
-from pursuit.config.servers import SERVER_NAME, ServerConfig, expand
+from pursuit.config.servers import RELAYED, SERVER_NAME, ServerConfig, expand
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool, Upstream
@@ -53,6 +53,7 @@ class Pool:
     ) -> None:
         self._network = network or NetworkRules()
         self.pins = pins
+        self.serves_http = False
         self._things: dict[str, Any] = {}
         self._upstreams: dict[str, Upstream] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -115,6 +116,9 @@ class Pool:
         # The SDK takes a second to import: functions alone do without it.
         from pursuit.upstream.factory import mcp_upstream  # noqa: PLC0415 - see above
 
+        if isinstance(thing, ServerConfig) and thing.command is not None:
+            relayed = "http" if self.serves_http else os.environ.get(RELAYED, "stdio")
+            thing = replace(thing, env={**thing.env, RELAYED: relayed})
         upstream = mcp_upstream(name, thing, self._tasks, network=self._network, pins=self.pins)
         if upstream is not None:
             return upstream
@@ -139,7 +143,10 @@ class Pool:
             upstream = self.upstream(name)
             own = await upstream.tools()
             more = await reading_tools(name, upstream) if reading else []
-            found[name] = [*(tool for tool in more if self._offers(name, tool)), *own]
+            config = self._things.get(name)
+            if isinstance(config, ServerConfig):
+                more = [tool for tool in more if is_offered(config, tool.name)]
+            found[name] = [*more, *own]
             warnings[name] = tuple(getattr(upstream, "warnings", ()))
 
         failures = await _side_by_side(wanted, list_tools)
@@ -167,10 +174,6 @@ class Pool:
     async def connect_required(self) -> None:
         """Connects the servers that the operator marked as required; raises `UpstreamUnavailable` if one fails."""
         await self.catalogue([name for name in self.names if getattr(self._things[name], "required", False)])
-
-    def _offers(self, name: str, tool: Tool) -> bool:
-        thing = self._things.get(name)
-        return not isinstance(thing, ServerConfig) or is_offered(thing, tool.name)
 
     async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
         """Applies a changed configuration: connects what is new or different, and leaves the rest alone.

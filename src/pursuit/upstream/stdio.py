@@ -18,7 +18,6 @@ import asyncio
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -27,17 +26,21 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest
+from mcp_types import ErrorData, JSONRPCError, JSONRPCRequest
+from pydantic_core import from_json
 
 from pursuit.config.servers import ClientSettings, ServerConfig
+from pursuit.processes.groups import end_group, start_protocol
+from pursuit.processes.subreaper import signal_name
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.transport import (
+    CallBroken,
     DispatcherStream,
     TooDeep,
     closed_stream_error,
@@ -46,7 +49,6 @@ from pursuit.upstream.transport import (
     write_message,
 )
 
-_POLL = 0.01
 KILL_GRACE = 2.0
 # How long stdout and stderr may stay open after the exit: a grandchild may hold them.
 _DRAIN = 0.25
@@ -81,24 +83,6 @@ def _death_signal_launcher(launcher: str | None) -> Sequence[str]:
     return words if tried.returncode == 0 else ()
 
 
-def signal_group(group: int, number: int) -> bool:
-    """Signals each process of the group; returns whether there was one."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        # A member changed its user, or macOS says so of a zombie: the group may still have a process.
-        pass
-    return True
-
-
-async def gone(group: int) -> None:
-    """Waits until the group has no process left; the end of a process that is not our child can only be polled for."""
-    while signal_group(group, 0):  # noqa: ASYNC110 - there is no event for it
-        await anyio.sleep(_POLL)
-
-
 class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
     """The process and its pipes; sets `closed` when the connection has ended for any reason."""
 
@@ -120,6 +104,7 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         """The bytes of the messages that wait to be read; the pipe is paused while they are too many."""
         self._partial: list[bytes] = []
         self._partial_size = 0
+        self._skipping = False
         self._fault: str | None = None
         self._spoke = False
 
@@ -135,29 +120,32 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         if self._fault:
             return
         *lines, rest = data.split(b"\n")
-        if lines:
-            self._deliver(b"".join((*self._partial, lines[0])))
-            for line in lines[1:]:
-                self._deliver(line)
-            self._partial, self._partial_size = [], 0
-        self._partial.append(rest)
-        self._partial_size += len(rest)
-        most = self._settings.limits.result
-        if self._partial_size > most:
-            self._break(too_large("it sent a line of", "result", most))
+        for line in lines:
+            self._keep(line)
+            if not self._skipping:
+                self._deliver(b"".join(self._partial))
+            self._partial, self._partial_size, self._skipping = [], 0, False
+        self._keep(rest)
 
-    def _deliver(self, line: bytes) -> None:
+    def _keep(self, part: bytes) -> None:
+        """Keeps a part of a line, which is skipped beyond the limit."""
+        self._partial.append(part)
+        self._partial_size += len(part)
+        most = self._settings.limits.result
+        if self._partial_size > most and not self._skipping:
+            self._deliver(b"".join(self._partial), too_large("it sent a line of", "result", most))
+            self._skipping = True
+        if self._skipping:
+            self._partial.clear()
+
+    def _deliver(self, line: bytes, fault: str | None = None) -> None:
+        """Hands a message on; one with a fault fails the call that it answers, or ends the connection."""
         if not line.strip() or self._fault:
             return
-        most = self._settings.limits.result
-        if len(line) > most:
-            self._break(too_large("it sent a line of", "result", most))
-            return
         try:
-            message = read_message(line)
+            message = read_message(line) if fault is None else _failed_answer(line, fault)
         except TooDeep as error:
-            # Whose answer it is cannot be read, so all calls that wait get the reason.
-            self._break(f"it sent a message that {error}")
+            self._deliver(line, f"it sent a message that {error}")
             return
         except ValueError:
             # Stray prints to stdout are common. If nothing else ever comes, it is not an MCP server.
@@ -167,6 +155,11 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
             elif self._tail.stray is None:
                 self._tail.stray = shown.decode(errors="replace").strip()
             return
+        if message is None:
+            self._fault = fault or ""
+            self._partial, self._partial_size = [], 0
+            self._end()
+            return
         self._spoke, self._tail.stray = True, None
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._send.send_nowait(SessionMessage(message))
@@ -175,11 +168,6 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         if not self._paused and self._unread_size > self._settings.limits.queued:
             self._paused = True
             self._reading().pause_reading()
-
-    def _break(self, fault: str) -> None:
-        self._fault = fault
-        self._partial, self._partial_size = [], 0
-        self._end()
 
     def _taken(self) -> None:
         self._unread_size -= self._unread.popleft()
@@ -233,7 +221,7 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         code = self.returncode
         if code is None:
             return "it closed its pipes"
-        return f"its process was ended by {_signal_name(-code)}" if code < 0 else f"its process exited with {code}"
+        return f"its process was ended by {signal_name(-code)}" if code < 0 else f"its process exited with {code}"
 
     async def stop(self) -> None:
         """Closes stdin, waits, then ends the process group: also children that a clean exit has left behind."""
@@ -241,12 +229,7 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         if stdin is not None:
             stdin.close()
         await _within(self._settings.stdin_grace, self.exited)
-        # The leader's pid is the group's id, and stays taken as long as the group has a member.
-        group = self.transport.get_pid()
-        if signal_group(group, signal.SIGTERM):
-            with anyio.move_on_after(self._settings.term_grace):
-                await gone(group)
-            signal_group(group, signal.SIGKILL)
+        await end_group(self.transport.get_pid(), self._settings.term_grace)
         await _within(KILL_GRACE, self.exited)
         await _within(_DRAIN, self._stderr_done)
         self.discard()
@@ -287,24 +270,11 @@ async def stdio(config: ServerConfig, tail: StderrTail, closed: anyio.Event) -> 
 
     Raises `OSError` or `ValueError` if it cannot be started.
     """
-    loop = asyncio.get_running_loop()
     env = get_default_environment() | dict(config.env)
     argv = command_line(config, env)
-    pipe = asyncio.subprocess.PIPE
     process = StdioProcess(tail, closed, config.client)
     try:
-        # Quick, and shielded: a cancellation in the middle would leave a process that is never stopped.
-        with anyio.CancelScope(shield=True):
-            await loop.subprocess_exec(
-                lambda: process,
-                *argv,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=pipe,
-                env=env,
-                cwd=config.cwd,
-                start_new_session=True,
-            )
+        await start_protocol(process, argv, cwd=config.cwd, env=env)
     except BaseException:
         process.discard()
         raise
@@ -316,12 +286,18 @@ async def stdio(config: ServerConfig, tail: StderrTail, closed: anyio.Event) -> 
             await process.stop()
 
 
-def _signal_name(number: int) -> str:
+def _failed_answer(line: bytes, fault: str) -> JSONRPCError | None:
+    """The failure of the request that a line answers; None if the first KiB of the line does not show which one."""
     try:
-        return signal.Signals(number).name
+        found = from_json(line[:1024], allow_partial=True)
     except ValueError:
-        # Most real-time signals have no name of their own.
-        return f"signal {number}"
+        return None
+    given = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    known = given.get("id")
+    answers = "method" not in given and ("result" in given or "error" in given)
+    if not answers or type(known) not in (int, str) or [*given][-1] == "id":  # the last value may be cut
+        return None
+    return JSONRPCError(jsonrpc="2.0", id=known, error=ErrorData(code=0, message=fault, data=CallBroken(fault)))
 
 
 async def _within(seconds: float, event: anyio.Event) -> None:

@@ -202,6 +202,8 @@ class DispatcherTransport(Transport):
         try:
             return await self._dispatcher.send_raw_request(method, params, call)
         except MCPError as error:
+            if isinstance(error.error.data, CallBroken):  # the stream's own: no server can send one
+                raise error.error.data from None
             if error.code == CONNECTION_CLOSED and self._closed.is_set():
                 raise ConnectionLost from None
             raise UpstreamError(error.code, error.error.message, error.error.data) from None

@@ -153,9 +153,9 @@
     shown(host, "metric " + row.metric, row.metric, "last " + exact.format(ys[ys.length - 1]) + best + goal, data, series, {});
   }
 
-  const CAPS = { iterations: "Iterations", wall_clock_seconds: "Wall clock", tool_calls: "Tool calls", tokens: "Tokens", cost_usd: "Cost" };
   const LINES = ["--accent", "--good", "--goal", "--bad", "--calm"];
   function drawBudget(host, rows, live) {
+    const labels = JSON.parse(host.dataset.caps);
     const used = rows.filter((row) => row.points.length > 1);
     if (!used.length) return;
     // The projection continues the line of the last half of the mission down to nothing left.
@@ -177,7 +177,7 @@
       const stroke = style(LINES[index % LINES.length]);
       const value = (_plot, one) => (one == null ? "" : Math.round(one * 100) + " %");
       data.push(xs.map((x) => known.get(x) ?? null));
-      series.push({ label: CAPS[row.name] ?? row.name, stroke, width: 1.5, points: { show: false }, spanGaps: true, value });
+      series.push({ label: labels[row.name], stroke, width: 1.5, points: { show: false }, spanGaps: true, value });
       const end = row.points[row.points.length - 1];
       const left = Number.isFinite(ends[index]) ? Math.max(0, end[1] * (1 - (until - end[0]) / (ends[index] - end[0]))) : end[1];
       data.push(xs.map((x) => (x === end[0] ? end[1] : x === until ? left : null)));
@@ -189,7 +189,7 @@
     let key = box.querySelector("p");
     if (!key) box.append((key = document.createElement("p")));
     key.className = "note";
-    key.textContent = used.map((row) => CAPS[row.name] + " " + Math.round(row.points[row.points.length - 1][1] * 100) + " %").join(" \u00b7 ");
+    key.textContent = used.map((row) => labels[row.name] + " " + Math.round(row.points[row.points.length - 1][1] * 100) + " %").join(" \u00b7 ");
   }
 
   async function drawCourse(host) {

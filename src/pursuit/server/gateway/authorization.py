@@ -20,24 +20,21 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from pursuit.config.servers import ServerConfig
+from pursuit.core.approvals import call_scope
 from pursuit.core.events import Channel
-from pursuit.core.gateway_events import GatewayOutcome, bound_tool, narrow_scope
+from pursuit.core.gateway_events import GatewayOutcome
 from pursuit.core.tools import CallFailed, Tool, Traits, UpstreamError
 from pursuit.errors import LedgerUnavailable, LimitReached
 from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_request
-from pursuit.policy.traits import (
-    LONGEST_FORM,
-    changes_description,
-    tool_approval_description,
-    whole_question,
-)
-from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
+from pursuit.policy.traits import LONGEST_FORM, question_texts
+from pursuit.server.approval_form import approval_schema, how_to_approve, store_answer
 from pursuit.server.errors import Context, as_object, caller_of, elicitation_channel, sendable, wire_error
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
+from pursuit.service.approvals import Approvals, may_answer
 from pursuit.service.audit import Audit, Caller
-from pursuit.service.gateway_journal import GatewayJournal, may_answer
+from pursuit.service.gateway_journal import GatewayJournal
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.resource_tools import READ_TRAITS
 
@@ -78,7 +75,8 @@ class Authorization:
     @property
     def scope(self) -> str:
         """What an approval of this call covers."""
-        return narrow_scope(self.caller.scope, bound_tool(self.tool.qualified, self.tool.digest), self.arguments)
+        tool, client = self.tool, self.caller.scope
+        return call_scope(tool.qualified, self.arguments, digest=tool.digest or None, client=client)
 
 
 class Authorizer:
@@ -87,15 +85,18 @@ class Authorizer:
     def __init__(
         self,
         layers: Callable[[Caller], Layers],
+        *,
         journal: GatewayJournal,
+        approvals: Approvals,
         audit: Audit,
         channels: Collection[Channel],
         pins: Pins | None,
     ) -> None:
         self._layers = layers
-        self._channels = channels
+        self.channels = channels
         self._pins = pins
         self._journal = journal
+        self._approvals = approvals
         self._audit = audit
         self._tickets: dict[str, str] = {}
 
@@ -160,12 +161,7 @@ class Authorizer:
     async def _ask(self, request: ClientRequest, call: Authorization, ruling: Ruling) -> Authorization:
         """Looks for an approval in the ledger, and asks for one if there is none."""
         name, reason, changes = call.tool.qualified, ruling.reason, ruling.changes
-        description = (
-            tool_approval_description(call.tool, call.arguments, reason)
-            if changes is None
-            else changes_description(changes)
-        )
-        text = whole_question(description, call.arguments) if changes is None else description
+        description, text = question_texts(call.tool, call.arguments, reason, changes)
         ask = partial(
             self._journal.ask,
             call.tool,
@@ -178,22 +174,23 @@ class Authorizer:
             changes=changes,
         )
         question = await ask()
-        channel = elicitation_channel(request.ctx, self._channels) if request.client.has_forms else None
-        may = may_answer(call.caller, channel, call.caller.subject, accepts=changes is not None)
-        if question.granted is None and channel is not None and may and len(text) <= LONGEST_FORM:
+        can_ask = request.client.has_forms and len(text) <= LONGEST_FORM
+        channel = elicitation_channel(request.ctx, self.channels) if can_ask else None
+        may = channel is not None and question is not None and may_answer(call.caller, channel, question)
+        if question is not None and not question.answered and channel is not None and may:
             asking = await self._elicit(request, question.approval_id, text, call.caller, channel)
             if asking is not None:
                 return replace(call, question=asking)
             question = await ask()
-        if question.granted is None:
-            people = "a person's yes" if question.required == 1 else f"the yes of {question.required} people"
-            so_far = f"; {question.yes} of {question.required} said yes" if question.yes else ""
+        if question is not None and not question.answered:
+            people = "a person's yes" if question.require == 1 else f"the yes of {question.require} people"
+            so_far = f"; {len(question.said)} of {question.require} said yes" if question.said else ""
             how = (
                 f"{name} needs {people} ({reason}{so_far}). The operator can give it with "
                 f"{how_to_approve(question.approval_id)}, or with a rule in the configuration; then call again."
             )
             return await self._refused(call, how)
-        if not question.granted:
+        if question is not None and not question.granted:
             return await self._refused(call, f"{name} was denied by {question.by or 'a person'}")
         if changes is not None:  # the tool is accepted; whether this call may be made is another question
             return await self.authorize(request, replace(call.tool, changes=None), call.arguments)
@@ -205,29 +202,25 @@ class Authorizer:
         """Asks the client's user: a legacy client at once, a modern one by the `input_required` result returned."""
         message = text.encode(errors="replace").decode()
         params = {"mode": "form", "message": message, "requestedSchema": FORM}
+        store = partial(
+            store_answer, self._approvals, approval_id, caller=caller, channel=channel, stream=self._journal.stream
+        )
         if not request.client.modern:
             try:
                 answer = await request.ask("elicitation/create", params, seconds=self._journal.patience)
             except UpstreamError:
                 return None
-            await self._store_answer(approval_id, answer, caller, channel)
+            await store(said=answer)
             return None
         state, answers = request.params.get("requestState"), request.params.get("inputResponses")
         if state == f"{_QUESTION_PREFIX}{approval_id}":
-            await self._store_answer(approval_id, as_object(answers).get(approval_id), caller, channel)
+            await store(said=as_object(answers).get(approval_id))
             return None
         return {
             "resultType": "input_required",
             "inputRequests": {approval_id: {"method": "elicitation/create", "params": params}},
             "requestState": f"{_QUESTION_PREFIX}{approval_id}",
         }
-
-    async def _store_answer(self, approval_id: str, given: object, caller: Caller, channel: Channel) -> None:
-        """Stores a person's answer; a dismissed question stays open."""
-        answer = answer_in(given)
-        if answer is not None:
-            by = replace(caller, transport="elicitation")
-            await self._journal.answer(approval_id, answer.answer, caller=by, channel=channel, reason=answer.reason)
 
     def result(self, call: Authorization, result: dict[str, Any]) -> dict[str, Any]:
         """The result for the client; the `requestState` of a server's question carries a ticket.

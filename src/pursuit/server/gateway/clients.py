@@ -102,7 +102,7 @@ def cannot_ask(method: str) -> UpstreamError:
     return UpstreamError(METHOD_NOT_FOUND, f"{method}: there is no client to ask here")
 
 
-class Client:
+class GatewayClient:
     """A client as one request shows it; a modern client is not known beyond its request."""
 
     def __init__(self, capabilities: Mapping[str, Any], outbound: OutboundFilter, *, modern: bool = True) -> None:
@@ -132,7 +132,7 @@ class Client:
         return isinstance(declared, Mapping) and (not declared or "form" in declared)
 
 
-class ClientSession(Client):
+class ClientSession(GatewayClient):
     """A legacy client, for as long as its connection exists."""
 
     def __init__(
@@ -198,7 +198,7 @@ class ClientRequest:
     operator = False
     """Whether it is a call of the operator: then the client gets no notifications and no requests."""
 
-    def __init__(self, ctx: Context, client: Client) -> None:
+    def __init__(self, ctx: Context, client: GatewayClient) -> None:
         self.ctx = ctx
         self.client = client
         self.timeout = Timeout()
@@ -250,7 +250,7 @@ class OperatorRequest(ClientRequest):
     operator = True
     detached = True
 
-    def __init__(self, ctx: Context, client: Client, name: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, ctx: Context, client: GatewayClient, name: str, arguments: Mapping[str, Any]) -> None:
         super().__init__(ctx, client)
         self.method = "tools/call"
         given = as_object((ctx.params or {}).get("_meta"))
@@ -292,12 +292,12 @@ class Clients:
         connection.exit_stack.callback(self._close, connection)
         return session
 
-    def of(self, ctx: Context) -> Client | None:
+    def of(self, ctx: Context) -> GatewayClient | None:
         """The client of a request; None for a legacy client that has not sent `initialize`."""
         if not is_modern(ctx.protocol_version):
             return self._sessions.get(connection_of(ctx))
         meta = as_object((ctx.params or {}).get("_meta"))
-        return Client(as_object(meta.get(CLIENT_CAPABILITIES_META_KEY)), self.outbound)
+        return GatewayClient(as_object(meta.get(CLIENT_CAPABILITIES_META_KEY)), self.outbound)
 
     def _close(self, connection: Connection) -> None:
         self._sessions.pop(connection).closed.set()

@@ -21,7 +21,7 @@ from mcp_types import INVALID_PARAMS, INVALID_REQUEST, REQUEST_TIMEOUT
 
 from pursuit.config.servers import LIMITS
 from pursuit.core.tools import NotifyFn, UpstreamError
-from pursuit.server.gateway.clients import ClientRequest
+from pursuit.server.gateway.clients import ClientRequest, cannot_ask
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS, is_wanted, log_level
 from pursuit.tasks.record import finite
 from pursuit.upstream.transport import ClientFeatures, NotificationQueue
@@ -79,7 +79,8 @@ class PendingCall:
     def __init__(self, request: ClientRequest, params: Mapping[str, Any]) -> None:
         self.params = _without_answers(params)
         self._timeout = request.timeout
-        self._ask_seconds = request.client.outbound.ask_seconds
+        self._outbound = request.client.outbound
+        self._ask_seconds = self._outbound.ask_seconds
         self._capabilities = request.client.capabilities
         self._questions: dict[str, _Question] = {}
         self._waiting = 0
@@ -115,6 +116,8 @@ class PendingCall:
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The client's answer to a server's request, when the client comes back with it."""
+        if self._outbound.closed:
+            raise cannot_ask(method)
         if method == "roots/list":
             with anyio.move_on_after(ROOTS_GRACE):
                 await self.over.wait()

@@ -3,13 +3,14 @@
 It also follows the tasks that a server makes of calls: the client gets the result that a plain call would have had,
 whether it knows tasks or not.
 
-Invariant: between a client and a server of the same protocol generation the server's JSON is not changed, in either
-direction; a server's request goes to the client whose call it belongs to.
+Invariant: between a client and a server of the same protocol generation JSON is not changed, in either direction, but
+for `_meta["pursuit/mayApprove"]`, which calls of a client whose approvals do not count carry. A server's request goes
+to the client whose call it belongs to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any, cast
 
@@ -18,8 +19,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from pursuit.core.tools import AnswerFn, InitializeResult, NotifyFn, UpstreamError
-from pursuit.server.errors import NEEDED_CAPABILITY, Context, as_object, is_modern
-from pursuit.server.gateway.clients import Client, ClientRequest
+from pursuit.server.errors import MAY_APPROVE, NEEDED_CAPABILITY, as_object, elicitation_channel, is_modern
+from pursuit.server.gateway.authorization import Authorizer
+from pursuit.server.gateway.clients import ClientRequest, GatewayClient
 from pursuit.server.gateway.pending_input import PROGRESS, PendingCalls, Progress
 from pursuit.server.gateway.protocol_versions import (
     MAY_ASK,
@@ -53,9 +55,6 @@ UNGUARDED = frozenset(
 )
 """What any server gets: lists, which all clients see, and calls, which the authorizer has let pass."""
 
-Denied = Callable[[Context, str, str, Mapping[str, Any]], Awaitable[str | None]]
-"""Why a server, by name, gets no request of this client by this method with these parameters, or None."""
-
 Note = Callable[[Mapping[str, Any]], None]
 Around = Callable[[], AbstractAsyncContextManager[Note | None]]
 """Entered once around the exchange with the server, however often the client is asked; the note gets the result."""
@@ -64,9 +63,9 @@ Around = Callable[[], AbstractAsyncContextManager[Note | None]]
 class Relay:
     """Sends requests to servers."""
 
-    def __init__(self, routing: Routing, sessions: LegacySessions, pending: PendingCalls, denied: Denied) -> None:
+    def __init__(self, routing: Routing, sessions: LegacySessions, pending: PendingCalls, auth: Authorizer) -> None:
         self._routing = routing
-        self._denied = denied
+        self._authorizer = auth
         self._sessions = sessions
         self._pending = pending
 
@@ -80,6 +79,8 @@ class Relay:
             request.timeout.seconds = upstream.config.timeouts.read
         to_modern = request.client.modern
         about = await upstream.about()
+        if request.method == "tools/call" and elicitation_channel(request.ctx, self._authorizer.channels) is None:
+            params = {**params, "_meta": {**as_object(params.get("_meta")), MAY_APPROVE: False}}
         try:
             if to_modern and self._pending.holds(params):  # whatever capabilities the client declares now
                 result = await self._pending.resume(request, params)
@@ -108,7 +109,7 @@ class Relay:
 
         `params` are those that the server gets: a rule about a URI is about the server's own.
         """
-        why = await self._denied(request.ctx, server, method or request.method, params)
+        why = await self._authorizer.denied(request.ctx, server, method or request.method, params)
         if why is not None:
             raise MCPError(INVALID_REQUEST, why)
 
@@ -154,6 +155,7 @@ class Relay:
             return await _exchange(request, channel, body, around, on_notify=on_notify, follow=on_notify, level=level)
 
         if request.method in MAY_ASK and not request.operator:
+            self._sessions.check(request, upstream)
             return await self._pending.run(request, params, perform)
         return await perform(ClientFeatures(capabilities=request.client.capabilities), None)
 
@@ -163,7 +165,7 @@ class Relay:
         """A modern client's call at a server that may make a task of it, and ask within that task."""
         body = params_for(params, to_modern=True)
         # To the server the client looks like one that follows tasks.
-        request.client = Client(with_tasks_extension(request.client.capabilities), request.client.outbound)
+        request.client = GatewayClient(with_tasks_extension(request.client.capabilities), request.client.outbound)
 
         async def perform(side: ClientFeatures, on_notify: NotifyFn | None) -> dict[str, Any]:
             channel = self._routing.channel(request, upstream)

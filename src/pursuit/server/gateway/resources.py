@@ -14,7 +14,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from pursuit.core.patterns import Patience
+from pursuit.core.patterns import ProcessorTime
 from pursuit.core.tools import CallFailed
 from pursuit.errors import UpstreamUnavailable
 from pursuit.server.errors import RESOURCE_NOT_FOUND, as_object, sendable
@@ -31,7 +31,7 @@ _Listed = tuple[frozenset[str], list[Any]]
 """What a server lists: the URIs of its resources, and its templates."""
 
 
-class Resources:
+class GatewayResources:
     """Sends requests about a resource or a prompt to its owner."""
 
     def __init__(self, upstreams: Upstreams, relay: Relay, limits: GatewayLimits) -> None:
@@ -167,7 +167,7 @@ class Resources:
 def _likeliest(listed: Mapping[str, _Listed], uri: str) -> list[str]:
     having = [server for server, (uris, _) in listed.items() if uri in uris]
     # The patience is for all templates together: a server can list as many as it likes.
-    patience = Patience(TEMPLATE_SECONDS)
+    patience = ProcessorTime(TEMPLATE_SECONDS)
     fitting = [
         server
         for server, (_, templates) in listed.items()

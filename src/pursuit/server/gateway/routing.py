@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,7 @@ from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.server.errors import NEEDED_CAPABILITY, is_modern
-from pursuit.server.gateway.clients import ClientRequest, ClientSession
+from pursuit.server.gateway.clients import INTERACTIVE, ClientRequest, ClientSession
 from pursuit.server.gateway.protocol_versions import is_wanted, log_level
 from pursuit.server.gateway.upstreams import GatewayLimits, NotifiedBy
 from pursuit.upstream.client import McpClient, McpUpstream, SharedClient
@@ -275,32 +275,58 @@ def needs_own_connection(request: ClientRequest) -> bool:
     return request.client.interactive or log_level(request.params) is not None
 
 
-class _LegacySession:
-    """One connection; `caller` is the client side of the call that uses it now."""
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A call that uses a connection now: its client side, and how many questions it has carried to the client."""
 
-    def __init__(self) -> None:
-        self.caller: ClientFeatures | None = None
-        self.channel: UpstreamChannel | None = None
+    side: ClientFeatures
+    asked: int = 0
+
+
+class _LegacySession:
+    """One connection, and the calls that use it now."""
+
+    def __init__(self, channel: UpstreamChannel | None = None) -> None:
+        self.callers: list[_Caller] = []
+        self.channel = channel
         self.closed = anyio.Event()
+        self.refused = False
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.caller is not None and self.caller.answer is not None:
-            return await self.caller.answer(method, params)
+        """Asks within a call whose request declares the capability; if that call ends, within another one.
+
+        A question does not say which call it belongs to. The call that has carried the fewest gets it, the latest of
+        several: clients give up on a call that comes back with questions again and again.
+        """
+        needed = {**NEEDED_CAPABILITY, "roots/list": "roots"}.get(method)
+        while able := [
+            (one, one.side.answer)
+            for one in reversed(self.callers)
+            if one.side.answer is not None and (needed is None or one.side.capabilities.get(needed) is not None)
+        ]:
+            caller, ask = min(able, key=lambda found: found[0].asked)
+            caller.asked += 1
+            try:
+                return await ask(method, params)
+            except UpstreamError:
+                if caller in self.callers:
+                    raise
         if method == "roots/list":
             return {"roots": []}
         raise UpstreamError(INVALID_REQUEST, f"{method}: no call is under way that it could belong to")
 
     def notified(self, method: str, params: Mapping[str, Any]) -> None:
-        if self.caller is not None and self.caller.heard is not None:
-            self.caller.heard(method, params)
+        if self.callers and (heard := self.callers[-1].side.heard) is not None:
+            heard(method, params)
 
 
 class LegacySessions:
-    """Lasting connections to legacy servers that calls of modern clients use in turns.
+    """Lasting connections to legacy servers that calls of modern clients use.
 
     A modern client has no session, but a legacy server keeps things for a connection (a browser, a train of thought)
-    that the client's next call must find again. Invariant: one call at a time uses a session, so a server's request
-    belongs to that call; a call that finds the session in use leases a connection for itself.
+    that the client's next call must find again. Invariants: over HTTP one call at a time uses a session, so a server's
+    request belongs to that call; a call that finds the session in use leases a connection for itself. The only client,
+    over stdio, has the shared connection, which its calls use at the same time.
     """
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, limits: GatewayLimits) -> None:
@@ -309,6 +335,29 @@ class LegacySessions:
         self._limits = limits
         self._sessions: dict[McpUpstream, dict[str, _LegacySession]] = {}
         self._turns: dict[McpUpstream, anyio.Semaphore] = {}
+        self._only: dict[McpUpstream, _LegacySession] = {}
+        self._first: Mapping[str, Any] = {}
+
+    async def adopt(self, capabilities: Mapping[str, Any], upstreams: Iterable[McpUpstream]) -> None:
+        """Gives the shared connections to the only client, with the capabilities of its first request."""
+        self._first = self._first if self._only else capabilities
+        for upstream in upstreams:
+            if upstream not in self._only:
+                session = self._only[upstream] = _LegacySession(upstream)
+                upstream.listen(session.notified)
+                await upstream.set_client_features(ClientFeatures(capabilities=self._first, answer=session.answer))
+
+    def check(self, request: ClientRequest, upstream: McpUpstream) -> None:
+        """Raises `CallFailed` for a call of the only client that declares more than its first request did."""
+        session = self._only.get(upstream)
+        more = [one for one in INTERACTIVE if request.client.can(one) and self._first.get(one) is None]
+        if session is None or not more:
+            return
+        reason = f"server {upstream.name!r} was started without {', '.join(more)}: declare it in the first request"
+        if not session.refused:
+            session.refused = True
+            _log.warning("%s", reason)
+        raise CallFailed(f"not sent: {reason}", sent=False)
 
     @asynccontextmanager
     async def channel(self, upstream: McpUpstream, side: ClientFeatures) -> AsyncGenerator[UpstreamChannel]:
@@ -320,7 +369,8 @@ class LegacySessions:
                 async with upstream.lease(side) as leased:
                     yield leased
                 return
-            session.caller = side
+            caller = _Caller(side)
+            session.callers.append(caller)
             try:
                 channel = session.channel
                 if channel is None:
@@ -336,16 +386,18 @@ class LegacySessions:
                     self._close(upstream, session)
                 raise
             finally:
-                session.caller = None
+                session.callers.remove(caller)
 
     def _free(self, upstream: McpUpstream, side: ClientFeatures) -> _LegacySession | None:
         """The session for these capabilities, which clients choose freely: so the number of sessions is limited."""
+        if upstream in self._only:
+            return self._only[upstream]
         sessions = self._sessions.setdefault(upstream, {})
         key = json.dumps(side.capabilities, sort_keys=True)
         if key not in sessions and len(sessions) < self._limits.legacy_sessions:
             sessions[key] = _LegacySession()
         session = sessions.get(key)
-        return session if session is not None and session.caller is None else None
+        return session if session is not None and not session.callers else None
 
     def _close(self, upstream: McpUpstream, session: _LegacySession) -> None:
         session.closed.set()

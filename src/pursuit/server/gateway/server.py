@@ -31,20 +31,20 @@ from pursuit.runtime import Runtime
 from pursuit.server.audited_reads import AuditedReads
 from pursuit.server.errors import Context, as_object, is_modern, request_limits, wire_error
 from pursuit.server.gateway.authorization import Authorizer
-from pursuit.server.gateway.clients import Client, ClientRequest, Clients, ClientSession, OperatorRequest
+from pursuit.server.gateway.clients import ClientRequest, Clients, ClientSession, GatewayClient, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
 from pursuit.server.gateway.pending_input import PendingCalls
 from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, LEVELS, MODERN_ONLY, modern_result
 from pursuit.server.gateway.relay import Relay
-from pursuit.server.gateway.resources import Resources
+from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing
-from pursuit.server.gateway.subscriptions import FLAGS, RETRY_SECONDS, Subscriptions, without_id
+from pursuit.server.gateway.subscriptions import FLAGS, RETRY_SECONDS, GatewaySubscriptions, without_id
 from pursuit.server.gateway.tool_calls import (
     CallTool,
+    GatewayCall,
     GatewayTaskCalls,
     Handler,
     TaskPerformer,
-    ToolCall,
     ToolCallMiddleware,
     ToolCalls,
     ToolSearch,
@@ -56,9 +56,10 @@ from pursuit.server.logs import event
 from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskMiddleware
-from pursuit.server.tasks.protocol import EXTENSION, FIRST_VERSIONS
+from pursuit.server.tasks.protocol import EXTENSION, FIRST_VERSIONS, capabilities_of
+from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
-from pursuit.service.gateway_journal import GatewayJournal, GatewayQuestions
+from pursuit.service.gateway_journal import GatewayJournal
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.transport import ClientFeatures
 
@@ -81,7 +82,7 @@ Found = Mapping[str, InitializeResult | None]
 """What each server says about itself; None for a server that cannot be reached."""
 
 
-async def _pass(call: ToolCall, call_next: CallTool) -> dict[str, Any]:
+async def _pass(call: GatewayCall, call_next: CallTool) -> dict[str, Any]:
     return await call_next(call)
 
 
@@ -97,7 +98,7 @@ class Gateway:
         self._clients = Clients(limits.ask_seconds)
         self._retried: set[McpUpstream] = set()
         self._routing = Routing(tasks, alone=alone, limits=limits, notified=self._notified_on_legacy)
-        legacy_sessions = LegacySessions(tasks, alone=alone, limits=limits)
+        self._legacy_sessions = LegacySessions(tasks, alone=alone, limits=limits)
         self.upstreams = Upstreams(runtime.toolbox.host.pool, self._notified, tasks, options.spelling)
         self._audit = runtime.service.audit
         self._journal = GatewayJournal(
@@ -109,12 +110,18 @@ class Gateway:
             limits=runtime.service.limits,
         )
         self._channels = runtime.service.channels
+        self._approvals = Approvals(runtime.service)
         authorizer = self._authorizer = Authorizer(
-            self._layers, self._journal, self._audit, self._channels, runtime.toolbox.host.pool.pins
+            self._layers,
+            journal=self._journal,
+            approvals=self._approvals,
+            audit=self._audit,
+            channels=self._channels,
+            pins=runtime.toolbox.host.pool.pins,
         )
-        self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), authorizer.denied)
+        self._relay = Relay(self._routing, self._legacy_sessions, PendingCalls(tasks), authorizer)
         self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
-        resources = Resources(self.upstreams, self._relay, limits)
+        resources = GatewayResources(self.upstreams, self._relay, limits)
         self._tool_calls = ToolCalls(
             upstreams=self.upstreams,
             relay=self._relay,
@@ -124,7 +131,7 @@ class Gateway:
             default_timeout=lambda: runtime.toolbox.settings.call_timeout,
             info=self.info,
         )
-        self._subscriptions = Subscriptions(
+        self._subscriptions = GatewaySubscriptions(
             upstreams=self.upstreams,
             resources=resources,
             relay=self._relay,
@@ -155,7 +162,8 @@ class Gateway:
             upstreams=self.upstreams,
             lists=self.lists,
             call=handlers["tools/call"],
-            questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock, runtime.service.audit),
+            approvals=self._approvals,
+            stream=self._journal.stream,
             outbound=self._clients.outbound,
             searchable=search,
         )
@@ -176,7 +184,7 @@ class Gateway:
             [AuditedReads(self._audit, lambda _tool: False)] if self._audit.reads else []
         )  # see `Authorizer.recorded`
         counted = request_limits(runtime.service)
-        server.middleware = [*counted, *reads, task_middleware, partial(self.dispatch, handlers=handlers)]
+        server.middleware = [*counted, *reads, self._adopt, task_middleware, partial(self.dispatch, handlers=handlers)]
         return server
 
     async def close(self) -> None:
@@ -189,6 +197,12 @@ class Gateway:
         """The policy for this caller; the toolbox is another one after a reload."""
         host = self._runtime.toolbox.host
         return host.layers(None, None, *host.caller_layers(caller.credential))
+
+    async def _adopt(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Gives the only client, over stdio, its connections before a request of it reaches a server."""
+        if self._options.alone and ctx.request is None and is_modern(ctx.protocol_version) and not any(self._clients):
+            await self._legacy_sessions.adopt(capabilities_of(ctx), self.upstreams.values())
+        return await call_next(ctx)
 
     async def dispatch(self, ctx: Context, call_next: CallNext, handlers: Mapping[str, Handler]) -> HandlerResult:
         """Answers one message of a client; `call_next` is the SDK's own handling."""
@@ -331,7 +345,7 @@ class Gateway:
         self._clients.outbound.closed = True
         try:
             if ctx is not None:
-                client = self._clients.of(ctx) or Client({}, self._clients.outbound)
+                client = self._clients.of(ctx) or GatewayClient({}, self._clients.outbound)
                 request = OperatorRequest(ctx, client, name, arguments)
                 return await self._tool_calls.perform(self._tool_calls.resolve(request))
             side = ClientFeatures(heard=lambda _method, _params: None)

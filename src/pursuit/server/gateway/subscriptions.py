@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from pursuit.server.errors import as_object, is_modern, sendable
 from pursuit.server.gateway.clients import ACKNOWLEDGED, ClientRequest, ClientSession
 from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.relay import Relay
-from pursuit.server.gateway.resources import Resources
+from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import Routing
 from pursuit.server.gateway.upstreams import INFO, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
@@ -101,24 +102,26 @@ class UpstreamListener:
             await channel.request("subscriptions/listen", {"notifications": self.part.wanted}, on_notify=on_notify)
 
     async def listen_to_legacy(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Takes list changes from the connection that all share, and resource updates from one of its own."""
+        """Takes list changes from the shared connection, and resource updates from it if its client is the only one."""
         methods = {method for key, method in FLAGS.items() if self.part.wanted.get(key) is True}
+        uris = cast("Sequence[str]", self.part.wanted.get("resourceSubscriptions") or ())
+        alone = self.upstream.features.answer is not None
 
-        def list_changed(method: str, params: Mapping[str, Any]) -> None:
-            if method in methods:
+        def shared(method: str, params: Mapping[str, Any]) -> None:
+            if method in methods or (alone and method == UPDATED and params.get("uri") in uris):
                 self.notified(method, params)
 
         def updated(method: str, params: Mapping[str, Any]) -> None:
             if method == UPDATED:
                 self.notified(method, params)
 
-        stop = self.upstream.listen(list_changed)
+        stop = self.upstream.listen(shared)
         try:
-            uris = cast("Sequence[str]", self.part.wanted.get("resourceSubscriptions") or ())
             if not uris:
                 task_status.started()
                 await anyio.sleep_forever()
-            async with self.upstream.lease(ClientFeatures(heard=updated)) as channel:
+            own = nullcontext(self.upstream) if alone else self.upstream.lease(ClientFeatures(heard=updated))
+            async with own as channel:
                 for uri in uris:
                     try:
                         await channel.request("resources/subscribe", {"uri": uri})
@@ -132,11 +135,11 @@ class UpstreamListener:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Subscriptions:
+class GatewaySubscriptions:
     """The streams of all clients."""
 
     upstreams: Upstreams
-    resources: Resources
+    resources: GatewayResources
     relay: Relay
     routing: Routing
     tasks: anyio.abc.TaskGroup

@@ -18,21 +18,21 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
+from pursuit.core.approvals import APPROVAL_ID
 from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
 from pursuit.server.errors import Context, as_object, sendable
 from pursuit.server.gateway.authorization import Authorizer
-from pursuit.server.gateway.clients import Client, ClientRequest, OutboundFilter
+from pursuit.server.gateway.clients import ClientRequest, GatewayClient, OutboundFilter
 from pursuit.server.gateway.lists import Lists
 from pursuit.server.gateway.pending_input import PROGRESS
 from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.relay import Relay
-from pursuit.server.gateway.resources import Resources
+from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.upstreams import Upstreams
-from pursuit.server.tasks.promotion import Plan, When
+from pursuit.server.tasks.promotion import TaskPlan, When
 from pursuit.server.tasks.protocol import EXTENSION, capabilities_of
-from pursuit.service.approvals import APPROVAL_ID
-from pursuit.service.gateway_journal import GatewayQuestions
+from pursuit.service.approvals import Approvals
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.record import finite
 from pursuit.upstream.client import TASK_TTL_MS
@@ -54,7 +54,7 @@ Handler = Callable[[ClientRequest], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class GatewayCall:
     """A call of a server's tool; `params` are those of the request, with the server's own name of the tool."""
 
     request: ClientRequest
@@ -76,10 +76,10 @@ class ToolCall:
         return replace(self, params={**self.params, "name": name, "arguments": dict(arguments)})
 
 
-CallTool = Callable[[ToolCall], Awaitable[dict[str, Any]]]
+CallTool = Callable[[GatewayCall], Awaitable[dict[str, Any]]]
 """Makes a call. Raises `CallFailed` or `UpstreamUnavailable` if there is no result, `MCPError` for a server's error."""
 
-ToolCallMiddleware = Callable[[ToolCall, CallTool], Awaitable[dict[str, Any]]]
+ToolCallMiddleware = Callable[[GatewayCall, CallTool], Awaitable[dict[str, Any]]]
 """Wraps each call of a tool: it may make the call, change it, or answer it itself.
 
 The server's definition of the tool is looked up inside `call_next`: that may wait for the server, and the middleware
@@ -94,12 +94,12 @@ class ToolCalls:
     upstreams: Upstreams
     relay: Relay
     lists: Lists
-    resources: Resources
+    resources: GatewayResources
     authorizer: Authorizer
     default_timeout: Callable[[], float]
     info: Mapping[str, Any]
 
-    def resolve(self, request: ClientRequest) -> ToolCall:
+    def resolve(self, request: ClientRequest) -> GatewayCall:
         """The call that a request makes; raises `MCPError`."""
         params = request.params
         name, arguments = params.get("name"), params.get("arguments")
@@ -111,7 +111,7 @@ class ToolCalls:
         if owner is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         server, own = owner
-        return ToolCall(request=request, server=server, params=params if own == name else {**params, "name": own})
+        return GatewayCall(request=request, server=server, params=params if own == name else {**params, "name": own})
 
     async def handle(self, request: ClientRequest, middleware: ToolCallMiddleware) -> dict[str, Any]:
         """Answers `tools/call`."""
@@ -122,7 +122,7 @@ class ToolCalls:
             unknown = isinstance(error, CallFailed) and error.outcome == "unknown"
             return tool_error(str(error), unknown=unknown)
 
-    async def perform(self, call: ToolCall) -> dict[str, Any]:
+    async def perform(self, call: GatewayCall) -> dict[str, Any]:
         """Makes a call, as `CallTool` says."""
         request, upstream, arguments = call.request, self.upstreams[call.server], call.arguments
         tool = await self.lists.find(request, call.server, call.name)
@@ -299,7 +299,7 @@ class DetachedRequest(ClientRequest):
         # The tasks are the gateway's own, so the server does not see that the client knows tasks.
         able = {key: value for key, value in capabilities_of(ctx).items() if key != "tasks"}
         extensions = {key: value for key, value in as_object(able.pop("extensions", None)).items() if key != EXTENSION}
-        super().__init__(ctx, Client({**able, "extensions": extensions} if extensions else able, outbound))
+        super().__init__(ctx, GatewayClient({**able, "extensions": extensions} if extensions else able, outbound))
         self.params = {key: value for key, value in params.items() if key != "task"}
         self.task: TaskContext | None = None
         self.long = anyio.Event()
@@ -339,17 +339,18 @@ class DetachedRequest(ClientRequest):
 class GatewayTaskCalls:
     """Calls of a gateway as tasks, for the task middleware; `call` makes a call.
 
-    `searchable`: there are tools besides those of the servers.
+    `stream` is that of the gateway. `searchable`: there are tools besides those of the servers.
     """
 
     upstreams: Upstreams
     lists: Lists
     call: Handler
-    questions: GatewayQuestions
+    approvals: Approvals
+    stream: str
     outbound: OutboundFilter
     searchable: bool
 
-    async def plan(self, ctx: Context) -> Plan:
+    async def plan(self, ctx: Context) -> TaskPlan:
         """The task that a call would be; any call can be one."""
         params = ctx.params or {}
         name = params.get("name")
@@ -359,10 +360,10 @@ class GatewayTaskCalls:
         if owner is None:
             if not self.searchable:
                 raise MCPError(INVALID_PARAMS, f"Unknown tool: {title}")
-            return Plan(title=title[:200], when="late", origin={})
+            return TaskPlan(title=title[:200], when="late", origin={})
         tool = await self.lists.find(DetachedRequest(ctx, params, self.outbound), *owner)
         origin = {"server": owner[0], "tool": owner[1]}
-        return Plan(title=title[:200], when="late" if tool is None else self._when(tool), origin=origin)
+        return TaskPlan(title=title[:200], when="late" if tool is None else self._when(tool), origin=origin)
 
     def strict(self) -> bool:
         """Whether the configuration of any tool says that its calls must be tasks."""
@@ -400,7 +401,8 @@ class TaskPerformer:
         if not ours:
             await anyio.sleep_forever()
         # No event tells that the time of an approval is over.
-        while any(row["approval_id"] in ours for row in await self._calls.questions.open()):  # noqa: ASYNC110
+        calls = self._calls
+        while any(one.approval_id in ours for one in await calls.approvals.open(calls.stream)):  # noqa: ASYNC110
             await anyio.sleep(LOOK_EVERY)
 
     async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 import anyio.abc
 
 from pursuit import __version__
+from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.fixed_patterns import ESCAPED_CHARACTER, KEPT_NAME, PLAIN_CHARACTER
 from pursuit.upstream.in_memory_server import InMemoryUpstream
@@ -78,7 +79,8 @@ class GatewayOptions:
 class Names:
     """The names of what these servers offer; a single server keeps its own names if the spelling allows them.
 
-    The spelling `escaped` is for clients whose model accepts no dot in a name.
+    The operator's commands beside it do not change that. The spelling `escaped` is for clients whose model accepts no
+    dot in a name.
     """
 
     servers: Sequence[str]
@@ -89,12 +91,20 @@ class Names:
         """Whether there is only one server."""
         return len(self.servers) == 1
 
+    @property
+    def bare(self) -> str | None:
+        """The server whose names stay as they are."""
+        found = [server for server in self.servers if server != COMMANDS_SERVER] or self.servers
+        return found[0] if len(found) == 1 else None
+
     def qualified(self, server: str, name: str) -> str:
         """The name that a client sees for a tool or a prompt."""
-        if not self.single:
+        if server != self.bare:
             return self.spelled(server, name)
-        kept = self.spelling == "dotted" or (KEPT_NAME.fullmatch(name) and not name.startswith(_SEPARATOR))
-        return name if kept else escaped("", name)
+        fits = self.spelling == "dotted" or (KEPT_NAME.fullmatch(name) and not name.startswith(_SEPARATOR))
+        if fits and self.owner(name) == (server, name):
+            return name
+        return self.spelled(server if self.spelling == "dotted" else "", name)
 
     def spelled(self, server: str, name: str) -> str:
         """A name of two parts."""
@@ -102,11 +112,12 @@ class Names:
 
     def owner(self, name: str) -> tuple[str, str] | None:
         """The server and its own name for a tool or a prompt; None if the name belongs to no server."""
-        if self.single:
-            server, found, rest = _unescape(name) if self.spelling == "escaped" else ("", "", "")
-            return self.servers[0], rest if found and not server else name
         server, found, rest = name.partition(".") if self.spelling == "dotted" else _unescape(name)
-        return (server, rest) if found and server in self.servers else None
+        if found and server in self.servers and not self.single:
+            return server, rest
+        if self.bare is None:
+            return None
+        return self.bare, rest if found and not server and self.spelling == "escaped" else name
 
     def uri_of(self, server: str, uri: str) -> str:
         """The URI that a client sees for a resource if other servers have one with the same URI."""

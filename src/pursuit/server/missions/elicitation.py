@@ -10,8 +10,7 @@ arguments whole; a dismissed question stays open. Questions and answers are stor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import anyio
@@ -19,15 +18,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequest, InputRequiredResult
 
 from pursuit.core.events import Channel
-from pursuit.core.mission import SamplingProposer
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict, InvalidArgument, PolicyDenied
-from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
+from pursuit.errors import InvalidArgument, advice
+from pursuit.server.approval_form import approval_schema, how_to_approve, store_answer
 from pursuit.server.errors import Context, answerable, caller_of, elicitation_channel, is_modern
 from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_names
 from pursuit.server.signing import Signer
 from pursuit.server.tasks.promotion import DetachedSession
-from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 
 Ask = Callable[[Mapping[str, Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
@@ -91,13 +89,13 @@ class Elicitation:
             return None
         state = await self._state_of(mission_id)
         proposer = state.mission.proposer
-        if not isinstance(proposer, SamplingProposer):
+        if not proposer.LENDS_MODEL:
             return None
         if not is_modern(ctx.protocol_version):
-            return PushedModel(ctx, proposer.model_preferences) if ctx.session.can_send_request else None
+            return PushedModel(ctx, proposer.preferences()) if ctx.session.can_send_request else None
         return CarriedModel(
             ctx,
-            proposer.model_preferences,
+            proposer.preferences(),
             brought={} if answers is None else answers.samples,
             may_ask=self._has_a_round(ctx, mission_id),
             # A client that comes back with answers does answer.
@@ -127,7 +125,7 @@ class Elicitation:
         if refused:
             raise InvalidArgument(
                 "the answer of this client's user does not count ([approvals] channels of the configuration, and "
-                "`pursuit token new --may approve-own`), and nothing was changed; the operator answers with "
+                f"`{advice('pursuit token new --may approve-own')}`); nothing was changed; the operator answers with "
                 + " and ".join(how_to_approve(name) for name in refused)
             )
         samples = {name: said for name, said in answers.items() if name.startswith(SAMPLING)}
@@ -192,7 +190,7 @@ class Elicitation:
         asked = question_names(state.current_index, len(state.answers), state.compactions)
         if not state.terminal and set(questions) & set(asked.values()):
             return True
-        return any(row["approval_id"] in questions for row in await self._approvals.open(mission_id))
+        return any(one.approval_id in questions for one in await self._approvals.open(mission_id))
 
     async def until_answered(self, mission_id: str, questions: Collection[str]) -> None:
         """Returns when each of these questions has an answer, from any caller, or has expired."""
@@ -205,20 +203,8 @@ class Elicitation:
         self, caller: Caller, channel: Channel | None, mission_id: str, approval_id: str, said: object
     ) -> bool:
         """Stores one answer; False if the question is still open: it was dismissed, or another person must agree."""
-        answer = answer_in(said)
-        if answer is not None and channel is not None:
-            by = replace(caller, transport="elicitation")
-            with suppress(Conflict, ApprovalNotFound, PolicyDenied):
-                # The form showed the arguments whole.
-                await self._approvals.answer(
-                    approval_id,
-                    answer.answer,
-                    reason=answer.reason,
-                    caller=by,
-                    channel=channel,
-                    mission_id=mission_id,
-                    unseen=True,
-                )
+        if channel is not None:
+            await store_answer(self._approvals, approval_id, said, caller=caller, channel=channel, stream=mission_id)
         return not await self.is_open(mission_id, {approval_id})
 
 

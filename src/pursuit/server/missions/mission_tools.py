@@ -20,19 +20,15 @@ from mcp_types import ToolAnnotations
 from pydantic import AfterValidator, Field, StringConstraints
 
 from pursuit.core.base_model import Broken, Flag, InputModel, Name, Whole, plain_text
+from pursuit.core.caps import CAPS, NO_CAP
 from pursuit.core.catalogue import is_control_tool
 from pursuit.core.mission import (
-    AGENT,
-    BEST_OF,
-    CAPS,
     MAX_STAGNATION,
-    AnyProposer,
     Mission,
-    ModelProposer,
-    Preferences,
     Proposal,
-    SamplingProposer,
+    without_tools,
 )
+from pursuit.core.proposing import LENDS_A_MODEL, ProposerSettings, settings_type
 from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool
 from pursuit.core.truncate import cut_text
@@ -40,6 +36,7 @@ from pursuit.engine.context import Observer, Phase
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.rules import Layers, decide
 from pursuit.policy.traits import effect
+from pursuit.proposers.model.settings import Preferences
 from pursuit.runtime import Runtime
 from pursuit.server.errors import Context, caller_of, elicitation_channel
 from pursuit.server.missions.elicitation import MOST_ROUNDS, ClientAnswers, Elicitation
@@ -58,22 +55,21 @@ from pursuit.server.missions.tool_dispatch import (
     result,
 )
 from pursuit.server.sampling import ClientModel, declares_sampling
-from pursuit.server.tasks.promotion import Plan, answers_to
+from pursuit.server.tasks.promotion import TaskPlan, answers_to
 from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 from pursuit.service.background import BackgroundRuns, MissionRun, MissionTasks
-from pursuit.service.queries import MISSION_ID, ShownStatus
+from pursuit.service.queries import MISSION_ID, ShownStatus, approval_row
 from pursuit.service.service import Service
 from pursuit.tasks.execution import TaskContext
-from pursuit.upstream.host import MissionTools as HostedTools
+from pursuit.upstream.host import UpstreamTools
 
 MOST_ITERATIONS = 1_000_000
 MOST_NAMED = 100
 MOST_TOOLS, MOST_SCHEMAS = 500, 64_000
 """Of mission_tools: rows, and characters of all schemas together."""
 LONGEST_DESCRIPTION = 300
-NO_CAP = -1
 
 
 def _mission_id(value: str) -> str:
@@ -103,9 +99,10 @@ class StartArguments(Mission):
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
         """The rules of a mission, and those for a client."""
         yield from super().between(given)
-        proposer = given.get("proposer")
-        if isinstance(proposer, Mapping) and cast("Mapping[str, Any]", proposer).get("kind") in (AGENT, BEST_OF):
-            yield Broken("a client cannot run an agent; that is for mission files of the operator", "proposer")
+        yield from without_tools(given)
+        kind = settings_type(given.get("proposer"))
+        if kind is not None and kind.CLIENTS is not None:
+            yield Broken(kind.CLIENTS, "proposer")
         criteria = given.get("criteria")
         for place, criterion in enumerate(cast("list[Any]", criteria) if isinstance(criteria, list) else ()):
             if isinstance(criterion, Mapping):
@@ -123,13 +120,15 @@ class StartArguments(Mission):
         for field in ("command", "cwd", "idempotent"):
             definitions["Check"]["properties"].pop(field)
         definitions["Expectation"]["properties"].pop("file")
-        for name in ("AgentProposer", "BestOfProposer", "Workspace"):
-            definitions.pop(name)
+        definitions.pop("Workspace")
         schema["properties"].pop("workspace")
         kinds = schema["properties"]["proposer"]
-        for kind in (AGENT, BEST_OF):
-            reference = kinds["discriminator"]["mapping"].pop(kind)
-            kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") != reference]
+        for name, reference in [*kinds["discriminator"]["mapping"].items()]:
+            kind = settings_type(name)
+            if kind is not None and kind.CLIENTS is not None:
+                del kinds["discriminator"]["mapping"][name]
+                definitions.pop(reference.rpartition("/")[2])
+                kinds["oneOf"] = [one for one in kinds["oneOf"] if one.get("$ref") != reference]
         for cap in CAPS:
             declared = definitions["Budget"]["properties"][cap]
             declared["anyOf"] = [{"type": declared.pop("type"), "exclusiveMinimum": 0}, {"const": NO_CAP}]
@@ -157,21 +156,23 @@ class StartArguments(Mission):
         if faults:
             raise ValidationFailed(faults)
         if "proposer" not in kept and (sampling if self.use_sampling is None else self.use_sampling):
-            kept["proposer"] = SamplingProposer()
+            kept["proposer"] = LENDS_A_MODEL
         elif model is not None:
             kept.setdefault("proposer", model)
-        proposer = kept.get("proposer")
-        if isinstance(proposer, SamplingProposer) and self.sampling_model_preferences is not None:
-            kept["proposer"] = proposer.model_copy(update={"model_preferences": self.sampling_model_preferences})
-        return Mission(**kept)
+        mission = Mission(**kept)
+        if self.sampling_model_preferences is None:
+            return mission
+        return mission.model_copy(
+            update={"proposer": mission.proposer.with_preferences(self.sampling_model_preferences)}
+        )
 
-    def _sampling_faults(self, proposer: AnyProposer | None, *, able: bool) -> Iterable[Fault]:
+    def _sampling_faults(self, proposer: ProposerSettings | None, *, able: bool) -> Iterable[Fault]:
         if self.use_sampling and not able:
             why = "this client declares no sampling, so its model cannot be asked; leave it out"
             yield Fault(field="use_sampling", reason=why)
         if proposer is None or self.use_sampling is None:
             return
-        if self.use_sampling != isinstance(proposer, SamplingProposer):
+        if self.use_sampling != proposer.LENDS_MODEL:
             why = f"does not go with the proposer {proposer.kind}; leave one of the two out"
             yield Fault(field="use_sampling", reason=why)
 
@@ -286,7 +287,7 @@ class MissionTools:
                 "allow_all_tools": "Instead of tool_allowlist: every tool of every server.",
                 "checkpoint_cadence": "When criteria are evaluated (default: every iteration).",
                 "stagnation_threshold": "Checkpoints without progress until it gives up (default 3; off for the "
-                "proposers repeat and search).",
+                "proposers repeat and search, and while only events and predicates are unmet).",
                 "pace": "Least seconds between iterations, growing while nothing changes.",
                 "observe": "Rules that lift a metric out of a tool's result.",
                 "proposer": "Who suggests the calls. client is you, with mission_iterate; sampling your client's "
@@ -420,12 +421,12 @@ class MissionTools:
         mission = asked.mission(self._runtime.model, sampling=able)
         proposer = mission.proposer
         started = await self._service.start(mission, caller=caller_of(ctx), operators_own=False)
-        sampling = proposer.kind == "sampling"
-        model = proposer.model if isinstance(proposer, ModelProposer) else "sampling" if sampling else None
+        sampling = proposer.LENDS_MODEL
+        model = LENDS_A_MODEL if sampling else next(iter(proposer.models), None)
         warnings = [*started.warnings]
         if sampling and not able:
             warnings.append("this client declares no sampling; the mission waits until one drives it that does")
-        if sampling and (mission.budget.max_tokens != NO_CAP or mission.budget.max_cost_usd != NO_CAP):
+        if not proposer.usage_known and (mission.budget.max_tokens != NO_CAP or mission.budget.max_cost_usd != NO_CAP):
             warnings.append(
                 "MCP does not say what a client's model uses up, so max_tokens and max_cost_usd are never reached by it"
             )
@@ -471,7 +472,7 @@ class MissionTools:
         body = {"tools": rows, "of": len(names), "failures": dict(failures)}
         return result(body, lines or ["none: the operator has to configure a server"])
 
-    async def _offered(self, mission_id: str | None, caller: Caller) -> HostedTools:
+    async def _offered(self, mission_id: str | None, caller: Caller) -> UpstreamTools:
         """The tools of a mission, or those that this caller's missions may name, without those that policy denies."""
         host = self._runtime.toolbox.host
         if mission_id is not None:
@@ -483,7 +484,7 @@ class MissionTools:
         else:
             catalogue = await host.pool.catalogue(strict=False)
             layers = host.layers(None, None, *host.caller_layers(caller.credential))
-            found = HostedTools(pool=host.pool, catalogue=catalogue, layers=layers, asking=True)
+            found = UpstreamTools(pool=host.pool, catalogue=catalogue, layers=layers, asking=True)
             named = [tool.qualified for tool in catalogue if not is_control_tool(tool.name)]
         tools = {name: tool for name in named if (tool := found.get(name)) is not None}
         usable = {name: tool for name, tool in tools.items() if found.rule(tool, {}).decision != "deny"}
@@ -521,13 +522,14 @@ class MissionTools:
                 observer=observer,
             )
             answer = await (call.begin(asked.proposal, asked.after) if answers is None else call.resume(answers))
-        waits_for = await self._approvals.open(name) if answer["status"] == "waiting" else []
+        open_ones = await self._approvals.open(name) if answer["status"] == "waiting" else []
+        waits_for = [approval_row(one) for one in open_ones]
         return _iterated({**answer, "pending_approvals": waits_for} if waits_for else answer)
 
-    async def _iterate_as_task(self, ctx: Context, asked: IterateArguments) -> Plan:
+    async def _iterate_as_task(self, ctx: Context, asked: IterateArguments) -> TaskPlan:
         """A run as a task, with what another process needs to resume it; a background run is none."""
         if asked.background:
-            return Plan(title="mission_iterate", when="never")
+            return TaskPlan(title="mission_iterate", when="never")
         state = await self._service.state(asked.session_id)
         unable = capabilities_of(ctx).get("elicitation") is None
         run = MissionRun(
@@ -538,7 +540,7 @@ class MissionTools:
             caller=caller_of(ctx),
             channel=None if unable else elicitation_channel(ctx, self._elicitation.channels),
         )
-        return Plan(title=f"mission_iterate {asked.session_id}", kind="mission", origin=run.origin())
+        return TaskPlan(title=f"mission_iterate {asked.session_id}", kind="mission", origin=run.origin())
 
     def resumed_runs(self) -> MissionTasks:
         """How runs that are tasks go on after their process died."""

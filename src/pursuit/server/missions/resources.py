@@ -29,11 +29,12 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from pursuit.core.events import decode
+from pursuit.core.events import AnyEvent
+from pursuit.core.history import decoded
 from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
-from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
+from pursuit.ledger.contract import FORGOTTEN, StreamRow
 from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, resource_errors
 from pursuit.server.missions.tool_dispatch import APP_TYPE, APP_URI
 from pursuit.service import Service
@@ -174,7 +175,9 @@ class Resources:
         newest = address.after is None
         after = max(0, head - MOST_EVENTS) if address.after is None else address.after
         stored = await self._service.ledger.read(address.mission_id, after, MOST_EVENTS)
-        rows = _fitting([_event(event) for event in stored], from_the_end=newest)
+        rows = _fitting(
+            [_event(one.seq, event) for one, event in zip(stored, decoded(stored), strict=True)], from_the_end=newest
+        )
         document: dict[str, Any] = {
             "session_id": address.mission_id,
             "total": max(head, stored[-1].seq if stored else 0),
@@ -253,14 +256,13 @@ def _listed(row: Mapping[str, Any]) -> list[Resource]:
     return found
 
 
-def _event(stored: StoredEvent) -> dict[str, Any]:
+def _event(seq: int, event: AnyEvent) -> dict[str, Any]:
     """An event of the ledger in today's form, without its trace, which shows our code and this machine."""
-    event = decode(stored.type, stored.body)
     data = cast("dict[str, Any]", msgspec.to_builtins(event))
     at = iso(data.pop("at", 0.0))
     kind = data.pop("type")
     data.pop("trace", None)
-    return {"seq": stored.seq, "at": at, "type": kind, "data": data}
+    return {"seq": seq, "at": at, "type": kind, "data": data}
 
 
 def _fitting(rows: list[dict[str, Any]], *, from_the_end: bool) -> list[dict[str, Any]]:

@@ -47,6 +47,8 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
     head = f"{status['session_id']}: {status['status']}"
     if "resume" in status:
         head += f", no process drives it; continue with mission_iterate or `{status['resume']}`"
+    if "next" in status:
+        head += f"; continue with {status['next']}"
     if "waiting_for" in status:
         head += f", waiting for {status['waiting_for']}"
     if "verdict" in status:

@@ -39,7 +39,7 @@ from pursuit.server.missions.tool_dispatch import (
     record,
     result,
 )
-from pursuit.server.tasks.promotion import Plan
+from pursuit.server.tasks.promotion import TaskPlan
 from pursuit.service.audit import Caller
 from pursuit.service.command_tools import command_tool, permit_directly
 from pursuit.service.tasks import Tasks, requestor_of
@@ -182,7 +182,8 @@ async def _report_until_ended(ctx: Context, tasks: Tasks, task_id: str, requesto
     async for state in tasks.store.follow(task_id, requestor=requestor):
         number = rising.next(state.done)
         if not state.terminal and state.message is not None:
-            await ctx.session.report_progress(number, state.total, state.message[:LONGEST_MESSAGE])
+            total = None if state.total is not None and number > state.total else state.total
+            await ctx.session.report_progress(number, total, state.message[:LONGEST_MESSAGE])
     return state
 
 
@@ -272,12 +273,12 @@ class CommandTools:
                 found = {"content": [{"type": "text", "text": text}], "isError": True}
             return {"resultType": "complete", **found}
 
-        async def plan(ctx: Context, arguments: Mapping[str, Any]) -> Plan:
+        async def plan(ctx: Context, arguments: Mapping[str, Any]) -> TaskPlan:
             """A task from its beginning, which any process can resume."""
             caller = caller_of(ctx)
             permit_directly(self._runtime.toolbox.host, tool, arguments, caller=caller)
             job = tasks.job(name, arguments, caller=caller)
-            return Plan(title=config.title or name, when="at once", kind=job.kind, origin=job.origin, work=job.work)
+            return TaskPlan(title=config.title or name, when="at once", kind=job.kind, origin=job.origin, work=job.work)
 
         purpose = config.description or config.title or f"Runs {name}."
         return ServerTool(

@@ -34,7 +34,7 @@ from pursuit.core.truncate import cut_text
 from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.server.errors import Context, as_object, one_page
 from pursuit.server.missions.elicitation import AskClient, Elicitation
-from pursuit.server.tasks.promotion import DetachedSession, Plan, detached
+from pursuit.server.tasks.promotion import DetachedSession, TaskPlan, detached
 from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.tasks.execution import TaskContext
 
@@ -101,7 +101,7 @@ class ServerTool:
     descriptions: Mapping[str, str] = field(default_factory=dict[str, str])
     in_words: Collection[str] = ()
     refusal: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    plan: Callable[[Context, Any], Awaitable[Plan]] | None = None
+    plan: Callable[[Context, Any], Awaitable[TaskPlan]] | None = None
     app: bool = False
 
     def declared(self, *, apps: bool = False) -> Tool:
@@ -180,12 +180,12 @@ class ToolDispatch:
                 case _:
                     raise
 
-    async def plan(self, ctx: Context) -> Plan:
+    async def plan(self, ctx: Context) -> TaskPlan:
         """What the call of a request would be as a task."""
         params = _call_params(ctx.params or {})
         tool = self._find(params.name)
         if tool.plan is None:
-            return Plan(title=tool.name, when="never")
+            return TaskPlan(title=tool.name, when="never")
         return await tool.plan(ctx, await self._parsed(ctx, tool, params))
 
     async def _parsed(self, ctx: Context, tool: ServerTool, params: CallToolRequestParams) -> Any:

@@ -1,23 +1,100 @@
-"""The public `pursuit.Problem`: a problem that can also be served.
+"""A problem in Python: read from a manifest or made around an MCP server.
 
-It is here and not in `pursuit.problems`, which does not import the server.
+Nothing here waits or connects, except `replay`, which is awaited; so a problem can be made anywhere.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from pursuit.config.files import locate_state
+from pursuit.errors import AttemptNotFound, Fault, InvalidArgument, ValidationFailed
 from pursuit.policy.rules import Mode, parse_mode
-from pursuit.problems import problem
-from pursuit.problems.attempts import checked_attempt_id
+from pursuit.problems.attempts import checked_attempt_id, load_attempt
+from pursuit.problems.brief import write_brief
+from pursuit.problems.catalogue import ProblemCatalogue
+from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
+from pursuit.problems.manifest_reading import parse_manifest, read_manifest
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
+    from pursuit.problems.comparison import Replayed
 
-class Problem(problem.Problem):
+_ANYTHING: Mapping[str, Any] = {
+    "kind": "predicates",
+    "predicates": [{"metric": "submitted", "expression": "1"}],
+    "metrics": [{"metric": "submitted"}],
+}
+"""The scorer of a problem without one: each submission counts."""
+
+
+class Problem:
     """One problem; `manifest` is all of it."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    @classmethod
+    def from_manifest(cls, path: Path | str) -> Self:
+        """The problem in a `problem.toml`, or in the folder that has one; raises `ValidationFailed`."""
+        place = Path(path)
+        return cls(read_manifest(place / MANIFEST if place.is_dir() else place))
+
+    @classmethod
+    def shipped(cls, problem_id: str) -> Self:
+        """One of the problems that come with Pursuit."""
+        return cls(ProblemCatalogue.load().get(problem_id))
+
+    @classmethod
+    def from_stdio(
+        cls,
+        command: str | Path,
+        args: Sequence[str | Path] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        **fields: Any,
+    ) -> Self:
+        """The problem around a server that is a command; `fields` are the keys of a manifest.
+
+        A server that is a problem itself, such as `pursuit problem serve`, keeps its own brief and `submit_final`.
+        The files of the server may lie anywhere; those that `fields` name lie in the working directory.
+        """
+        if "server" in fields:
+            reason = "is made of the command and its args here; put further keys of a server into a problem.toml"
+            raise ValidationFailed([Fault(field="server", reason=reason)])
+        # A text in `args` stays a text, which is refused: it is not a list of letters.
+        server: dict[str, Any] = {"command": command, "args": args}
+        server |= {key: value for key, value in (("env", env), ("cwd", cwd)) if value}
+        given: dict[str, Any] = {
+            "problem_id": "problem",
+            "title": "Problem",
+            "summary": "Work with the tools, then submit.",
+            "statement": "Work with the tools of the server, then hand in an answer.",
+            "kind": "mcp",
+            "scorer": _ANYTHING,
+            **fields,
+            "server": server,
+        }
+        manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST, confined=False)
+        if manifest is None:
+            raise ValidationFailed(faults)
+        # There is no file to make the digest of, so the table stands for it.
+        return cls(replace(manifest, digest=digest_of(json.dumps(given, sort_keys=True, default=str))))
+
+    @property
+    def problem_id(self) -> str:
+        """Its id."""
+        return self.manifest.problem_id
+
+    def brief(self, *, include_citation: bool = True) -> str:
+        """The brief as agents read it; the tools of a server are not in it, because no server is asked here."""
+        return write_brief(self.manifest, citations=include_citation)
 
     def to_mcp_server(
         self,
@@ -35,7 +112,7 @@ class Problem(problem.Problem):
         With `many`, for HTTP, a run has several clients. `state` is the ledger; the default is that of the command
         line.
         """
-        problem.check_texts(server_name=server_name, label=label, attempt_id=attempt_id)
+        check_texts(server_name=server_name, label=label, attempt_id=attempt_id)
         from pursuit.server.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
 
         options = ProblemOptions(
@@ -47,3 +124,38 @@ class Problem(problem.Problem):
             label=label,
         )
         return problem_server(self.manifest, options, many=many)
+
+    async def replay(self, attempt_id: str, *, state: Path | str | None = None) -> Replayed:
+        """Scores an attempt at this problem again from its log, without its server; the ledger does not change.
+
+        Raises `AttemptNotFound`, and `InvalidArgument` if there is nothing to score.
+        """
+        check_texts(attempt_id=attempt_id or "")
+        from pursuit.ledger.opening import open_ledger  # noqa: PLC0415 - serving needs none of it
+        from pursuit.problems.comparison import replay  # noqa: PLC0415
+        from pursuit.sandbox import Sandbox  # noqa: PLC0415
+
+        path = locate_state(state, None)
+        if not path.exists():
+            raise AttemptNotFound(f"there is no ledger at {path}, and so no attempt", attempt_id=attempt_id[:100])
+        ledger = open_ledger(path)
+        try:
+            found = await load_attempt(ledger, attempt_id)
+        finally:
+            await ledger.close()
+        if found.opened.problem_id != self.problem_id:
+            raise InvalidArgument(f"{attempt_id} is an attempt at {found.opened.problem_id!r}, not {self.problem_id!r}")
+        async with Sandbox() as sandbox:
+            return await replay(self.manifest, found, sandbox)
+
+
+def check_texts(**given: object) -> None:
+    """Raises `ValidationFailed` with all values that are not printable texts; None is allowed."""
+    faults: list[Fault] = []
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            faults.append(Fault(field=name, reason=f"must be a text, not {type(value).__name__}"))
+        elif isinstance(value, str) and not value.isprintable():
+            faults.append(Fault(field=name, reason="has characters that cannot be shown"))
+    if faults:
+        raise ValidationFailed(faults)

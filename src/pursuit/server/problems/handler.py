@@ -42,8 +42,8 @@ from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
 from pursuit.server.errors import Context, as_object, is_modern, resource_errors, sendable
 from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
-from pursuit.server.gateway.tool_calls import CallTool, ToolCall
-from pursuit.server.problems.listing import MISNAMED, OWN, Offer, UpstreamListing
+from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
+from pursuit.server.problems.listing import MISNAMED, OWN, ProblemOffer, UpstreamListing
 from pursuit.server.problems.submission import PendingWatcher, Submission, UpstreamSubmission, comes_back, refusal
 
 MOST_PENDING = 1_000
@@ -67,7 +67,7 @@ class RoundTrips:
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str | None], list[int]] = {}
 
-    def note(self, call: ToolCall, number: int, result: Mapping[str, Any]) -> bool:
+    def note(self, call: GatewayCall, number: int, result: Mapping[str, Any]) -> bool:
         """Whether the result of the call with this number asks first; then the call is remembered."""
         state = result.get("requestState")
         if result.get("resultType") != "input_required" or not (state is None or isinstance(state, str)):
@@ -77,7 +77,7 @@ class RoundTrips:
         self._asked.setdefault((_digest(call), state), []).append(number)
         return True
 
-    def number(self, call: ToolCall) -> int | None:
+    def number(self, call: GatewayCall) -> int | None:
         """The number of the call that a request continues; None if it is another call."""
         if not comes_back(call.params):
             return None
@@ -101,7 +101,7 @@ class RoundTrips:
         return number
 
 
-def _digest(call: ToolCall) -> str:
+def _digest(call: GatewayCall) -> str:
     return sha256(json.dumps([call.name, call.arguments], sort_keys=True).encode()).hexdigest()
 
 
@@ -127,7 +127,7 @@ class ProblemCalls:
         self.submission.close()
         self._watcher.close()
 
-    async def __call__(self, call: ToolCall, call_next: CallTool) -> dict[str, Any]:
+    async def __call__(self, call: GatewayCall, call_next: CallTool) -> dict[str, Any]:
         """Answers one call."""
         offer = self.listing.latest
         if call.name == TOOL and offer.briefed:  # free, as its description says
@@ -140,7 +140,7 @@ class ProblemCalls:
             return refusal(error)
         return await self._counted(call, call_next, number)
 
-    async def _submit(self, call: ToolCall, call_next: CallTool, offer: Offer) -> dict[str, Any]:
+    async def _submit(self, call: GatewayCall, call_next: CallTool, offer: ProblemOffer) -> dict[str, Any]:
         if offer.form is None:
             reason = f"the problem's server decides about submissions, and cannot be reached: {offer.missing}"
             raise UpstreamUnavailable(f"{reason}; nothing was recorded, so try again later")
@@ -149,7 +149,7 @@ class ProblemCalls:
             return await self.submission.submit(call.request.ctx, call.arguments)
         return await self._upstream_submission.submit(call, call_next, form)
 
-    async def _number(self, call: ToolCall, offer: Offer) -> int:
+    async def _number(self, call: GatewayCall, offer: ProblemOffer) -> int:
         """The number of a call, which counts unless it is another round trip of an earlier one."""
         number = self._round_trips.number(call)
         if number is not None:
@@ -159,7 +159,7 @@ class ProblemCalls:
             await self._attempt.fix_form(offer.form)
         return await self._attempt.called(call.name, call.arguments)
 
-    async def _counted(self, call: ToolCall, call_next: CallTool, number: int) -> dict[str, Any]:
+    async def _counted(self, call: GatewayCall, call_next: CallTool, number: int) -> dict[str, Any]:
         ok, asks, metrics = False, False, dict[str, float]()
         try:
             with anyio.move_on_after(self._attempt.seconds_left()):
@@ -279,7 +279,7 @@ class ProblemHandler:
             body[kind] = [*body[kind], *more]
         return body
 
-    async def _server_brief(self, ctx: Context, offer: Offer) -> HandlerResult:
+    async def _server_brief(self, ctx: Context, offer: ProblemOffer) -> HandlerResult:
         """The brief of a server that is a problem itself, with the limits of this one."""
         return offer.with_limits(ctx.method, cast("Mapping[str, Any]", await self._gateway(ctx)))
 
@@ -329,12 +329,14 @@ class ProblemHandler:
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
             return await self._gateway(ctx)  # which says what is wrong
-        offer: Offer | None = None
+        offer: ProblemOffer | None = None
         with anyio.move_on_after(None if name == TOOL else self._attempt.seconds_left()):
             offer = await self._listing.look()
         if offer is None:
             return self._own_result(ctx, refusal(await self._over()))
-        if name != SUBMIT and not await self._is_visible(ctx, name, offer):
+        known = name in offer.tools or name in (TOOL, SUBMIT)
+        hidden = name in offer.hidden and name != SUBMIT
+        if hidden or not (known or await self._has_tool(ctx, name)):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         asset = as_object(arguments).get(ASSET)
         if name == TOOL and TOOL not in offer.tools:
@@ -345,9 +347,6 @@ class ProblemHandler:
             return await self._server_brief(ctx, offer)
         return await self._gateway(ctx)
 
-    async def _is_visible(self, ctx: Context, name: str, offer: Offer) -> bool:
-        return name not in offer.hidden and (name in offer.tools or name == TOOL or await self._has_tool(ctx, name))
-
     async def _over(self) -> PursuitError:
         """The error when the time is over: the submission comes first, if there is one."""
         try:
@@ -356,7 +355,7 @@ class ProblemHandler:
             return error
         return await self._attempt.overran()
 
-    def _brief_result(self, offer: Offer, asset: object) -> dict[str, Any]:
+    def _brief_result(self, offer: ProblemOffer, asset: object) -> dict[str, Any]:
         """The result of the problem's own brief tool: the brief, or a file."""
         if asset is None:
             text = offer.brief(citations=self._citations)

@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 import anyio
 
 from pursuit.core.tools import CallFailed, Tool, UpstreamError
-from pursuit.errors import Fault, UpstreamUnavailable
+from pursuit.errors import Fault, UpstreamUnavailable, advice
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import (
     ADDRESS,
@@ -41,7 +41,7 @@ OWN = "own"
 
 MISNAMED = (
     "this problem cannot be worked at: its problem.toml names tools that its server does not have; "
-    "its operator finds them in the log, or with `pursuit problem show`"
+    f"its operator finds them in the log, or with `{advice('pursuit problem show {}', 'ID')}`"
 )
 FREE_TEXT: Mapping[str, Any] = {
     "type": "object",
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ProblemOffer:
     """What the problem's server has: the names of its tools, resources and prompts, and the tools' definitions.
 
     `fixed` is the form of the attempt's submission if it is decided. `missing` says why the server is not known yet.
@@ -122,11 +122,9 @@ class Offer:
         seen = f"agents have no tool {{name!r}}, so it is never counted; they have: {', '.join(self._seen) or 'none'}"
         source = str(self.problem.path)
         found = [(at, has.format(name=name)) for at, name in named if name not in self.tools and name != SUBMIT]
-        found += [(at, seen.format(name=name)) for at, name in named if at != "scorer.tool" and self._unseen(name)]
+        unseen = (self.tools & self.hidden) - {SUBMIT}
+        found += [(at, seen.format(name=name)) for at, name in named if at != "scorer.tool" and name in unseen]
         return [Fault(field=field, reason=reason, source=source) for field, reason in found]
-
-    def _unseen(self, name: str) -> bool:
-        return name in self.tools and name != SUBMIT and name in self.hidden
 
     @property
     def _seen(self) -> list[str]:
@@ -227,18 +225,18 @@ class UpstreamListing:
         self._attempt = attempt
         self._upstream = upstream
         self._seconds = seconds
-        self._seen: Offer | None = None
+        self._seen: ProblemOffer | None = None
         self._complete = False
-        self._latest = Offer(problem=problem, missing="it was not asked yet")
+        self._latest = ProblemOffer(problem=problem, missing="it was not asked yet")
         self._logged: set[str] = set()
 
     @property
-    def latest(self) -> Offer:
+    def latest(self) -> ProblemOffer:
         """What was found at the latest look, with the form of the attempt's submission."""
         state = self._attempt.state
         return replace(self._latest, fixed=None if state is None else state.form)
 
-    async def look(self) -> Offer:
+    async def look(self) -> ProblemOffer:
         """What the server has; what it had if it cannot be reached; nothing if it never could."""
         missing = "it does not answer"
         with anyio.move_on_after(None if self._seen is None else self._seconds):
@@ -263,9 +261,9 @@ class UpstreamListing:
                 event(_log, logging.ERROR, "the problem cannot be worked at", why=str(fault))
 
 
-async def asked_brief(problem: Manifest, *, citations: bool = True) -> tuple[str, Offer]:
+async def asked_brief(problem: Manifest, *, citations: bool = True) -> tuple[str, ProblemOffer]:
     """The brief as agents read it, and what it was made of. Raises `UpstreamUnavailable`."""
-    offer = Offer(problem=problem)
+    offer = ProblemOffer(problem=problem)
     if problem.server is None:
         return offer.brief(citations=citations), offer
     async with Pool({UPSTREAM: problem.server}, {}) as pool:

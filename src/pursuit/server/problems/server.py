@@ -67,6 +67,7 @@ class ProblemOptions:
     look_seconds: float = 5.0
     submit_wait_seconds: float = 30.0
     limits: GatewayLimits = field(default_factory=GatewayLimits)
+    http: bool = False
 
 
 def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, many: bool = False) -> Server[Any]:
@@ -75,7 +76,7 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
     A run of it is one client, unless it is for `many` (over HTTP). Raises `PolicyDenied` if the operator's own rules
     forbid the tool that scores.
     """
-    chosen = options or ProblemOptions()
+    chosen = replace(options or ProblemOptions(), http=many)
     _check_scorer(problem, chosen)
 
     def open_handler(client: AttemptClient) -> AbstractAsyncContextManager[ProblemHandler]:
@@ -203,7 +204,9 @@ def _runtime(problem: Manifest, options: ProblemOptions) -> Runtime:
     configuration = replace(given, servers=servers, commands={}, checks={})
     # A problem without a server gets one without tools, so that all else is the same.
     own: dict[str, Any] = {} if servers else {UPSTREAM: []}
-    return Runtime(state=options.state, config=configuration, servers=own, mode=options.mode or "auto")
+    runtime = Runtime(state=options.state, config=configuration, servers=own, mode=options.mode or "auto")
+    runtime.serves_http = options.http
+    return runtime
 
 
 async def _through(server: Server[Any], ctx: Context, last: CallNext) -> HandlerResult:

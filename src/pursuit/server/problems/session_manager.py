@@ -22,7 +22,7 @@ import anyio.abc
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult
 
-from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
+from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable, advice
 from pursuit.problems.brief import TOOL
 from pursuit.server.errors import Context, connection_of, is_modern, owner_of, wire_error
 from pursuit.server.gateway.protocol_versions import modern_result
@@ -38,7 +38,7 @@ LONGEST_LABEL = 100
 _SHARED: Hashable = "all"
 _UNKNOWN_CLIENT = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
-    "its own (/mcp?client=NAME), or a token of its own (`pursuit token`)"
+    f"its own (/mcp?client=NAME), or a token of its own (`{advice('pursuit token')}`)"
 )
 _log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from pursuit.core.attempts import AttemptScored, AttemptState
 from pursuit.core.report import iso
 from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, ToolResult, UpstreamError
 from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
-from pursuit.problems.attempts import GONE, Attempt
+from pursuit.problems.attempts import GONE, NOT_SCORED, Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import (
     CannotScore,
@@ -45,7 +45,7 @@ from pursuit.problems.secrecy import judging_digest
 from pursuit.server.errors import Context, sendable, wire_error
 from pursuit.server.gateway.clients import PendingWork
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
-from pursuit.server.gateway.tool_calls import CallTool, ToolCall
+from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
 from pursuit.server.logs import event
 
 CANCELLED = "its client cut it off before the server answered"
@@ -164,8 +164,7 @@ class Submission:
             why = str(error).encode(errors="replace").decode()
             # The reason is in the ledger only: agents may be able to read the log of this process.
             attempt = self.attempt.attempt_id
-            told = f"`pursuit problem compare {self.problem.problem_id} --json` says why"
-            event(_log, logging.ERROR, "not scored", attempt=attempt, told=told)
+            event(_log, logging.ERROR, "not scored", attempt=attempt, told=NOT_SCORED)
             event(_log, logging.DEBUG, "the judge failed", attempt=attempt, why=why)
             if why != failed:
                 await self.attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
@@ -278,7 +277,7 @@ class _PendingSubmission:
     settled: anyio.Event = field(default_factory=anyio.Event)
     error: PursuitError | None = None
 
-    def continues(self, call: ToolCall) -> bool:
+    def continues(self, call: GatewayCall) -> bool:
         """Whether a call is its next round trip; any other call would be a second submission."""
         return call.params.get("requestState") == self.state and self.claim.arguments == call.arguments
 
@@ -302,7 +301,7 @@ class UpstreamSubmission:
     wait_seconds: float
     _pending: _PendingSubmission | None = field(init=False, default=None)
 
-    async def submit(self, call: ToolCall, call_next: CallTool, tool: str) -> dict[str, Any]:
+    async def submit(self, call: GatewayCall, call_next: CallTool, tool: str) -> dict[str, Any]:
         """The result of the server's own tool, unchanged.
 
         Raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`, and `UpstreamUnavailable` if it is not known
@@ -316,7 +315,11 @@ class UpstreamSubmission:
         async with AsyncExitStack() as lock:
             if not await lock.enter_async_context(self._in_turn()):
                 await self.attempt.refuse_second()
-                raise AlreadySubmitted(_under_way(await self.attempt.refresh()))
+                state = await self.attempt.refresh()
+                claimed = None if state is None else state.claimed
+                which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
+                later = "ask again later, and its receipt is the answer"
+                raise AlreadySubmitted(f"another submission of this attempt{which} is under way; {later}")
             await self.attempt.open()  # raises for an attempt at another problem
             if await self.attempt.give_up(GONE):
                 await self.score(request.ctx).wait()
@@ -355,7 +358,7 @@ class UpstreamSubmission:
             await self.attempt.refuse_second()
             await anyio.sleep(LOOK_EVERY)
 
-    async def _send(self, call: ToolCall, call_next: CallTool, claim: _Claim) -> dict[str, Any]:
+    async def _send(self, call: GatewayCall, call_next: CallTool, claim: _Claim) -> dict[str, Any]:
         """Sends a claimed submission; afterwards it is settled, or pending at the server."""
         request = call.request
         result: dict[str, Any] | None = None
@@ -444,7 +447,7 @@ class UpstreamSubmission:
                 self._pending = None
                 pending.settled.set()
 
-    async def _resume(self, pending: _PendingSubmission, call: ToolCall, call_next: CallTool) -> dict[str, Any]:
+    async def _resume(self, pending: _PendingSubmission, call: GatewayCall, call_next: CallTool) -> dict[str, Any]:
         """The next round trip of a pending submission, which `_ended` settles."""
         try:
             result = await call_next(call)
@@ -467,9 +470,3 @@ def _fate(result: Mapping[str, Any], *, sent: bool) -> Fate:
     if not sent:
         return "unsent"
     return "asked" if asks else "refused"
-
-
-def _under_way(state: AttemptState | None) -> str:
-    claimed = None if state is None else state.claimed
-    which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
-    return f"another submission of this attempt{which} is under way; ask again later, and its receipt is the answer"

@@ -37,7 +37,7 @@ from pursuit.server.errors import (
 from pursuit.server.sampling import declined
 from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
-from pursuit.server.tasks.promotion import CallRunner, Performer, Plan, PromotionSettings, TaskCall
+from pursuit.server.tasks.promotion import CallRunner, Performer, PromotionSettings, TaskCall, TaskPlan
 from pursuit.server.tasks.protocol import (
     JsonObject,
     PollingLimiter,
@@ -59,7 +59,7 @@ _METHODS: Mapping[bool, frozenset[str]] = {
     False: frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"}),
     True: frozenset({"tasks/get", "tasks/update", "tasks/cancel"}),
 }
-PlanFor = Callable[[Context], Awaitable[Plan]]
+PlanFor = Callable[[Context], Awaitable[TaskPlan]]
 """What the call of a request would be as a task; raises what refuses the call."""
 
 PerformerFor = Callable[[Context], Performer]
@@ -263,7 +263,7 @@ class TaskMiddleware:
             raise MCPError(METHOD_NOT_FOUND, f"{plan.title} {needed}")
         return None
 
-    async def _call_v2026(self, ctx: Context, plan: Plan) -> dict[str, Any]:
+    async def _call_v2026(self, ctx: Context, plan: TaskPlan) -> dict[str, Any]:
         call = self._task_call(ctx, plan)
         with mcp_errors():
             found = await (self._runner.run(call) if plan.when == "late" else self._runner.begin(call))
@@ -277,7 +277,7 @@ class TaskMiddleware:
         self._notifications.follow(ctx, state)
         return protocol.v2025_created(state, self._now())
 
-    def _task_call(self, ctx: Context, plan: Plan) -> TaskCall:
+    def _task_call(self, ctx: Context, plan: TaskPlan) -> TaskCall:
         params = {key: value for key, value in (ctx.params or {}).items() if key != "task"}
         caller = caller_of(ctx)
         return TaskCall(

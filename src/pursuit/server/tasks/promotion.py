@@ -60,7 +60,7 @@ class Performer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TaskPlan:
     """What a call would be as a task; `origin` is what a process needs to resume it after a crash.
 
     `when` is what the server decides for the second generation. `work` replaces making the call.
@@ -77,7 +77,7 @@ class Plan:
 class TaskCall:
     """One call: who makes it, what it is as a task, and how it is made."""
 
-    plan: Plan
+    plan: TaskPlan
     requestor: str
     by: str
     params: JsonObject

@@ -1,0 +1,91 @@
+"""The child that decides the criteria of a mission whose fleet has `pick`. Pure.
+
+Invariant: what decides is what the runtime found of the children's criteria. A child that is not completed never wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pursuit.core.budgets import child_id
+from pursuit.core.criteria import MetricThreshold
+from pursuit.core.events import CriterionResult, Source
+from pursuit.core.mission import SPAWN, Mission
+from pursuit.core.proposing import stored_settings
+from pursuit.core.state import CallRecord, Child, MissionState
+
+
+def decides(mission: Mission) -> bool:
+    """Whether the criteria of the mission are those of a child."""
+    return mission.fleet is not None and mission.fleet.pick is not None
+
+
+def rivals(state: MissionState) -> list[tuple[str, Child]]:
+    """The children with the names of their proposers, in the order of the mission."""
+    iteration = state.open or state.last
+    calls: Sequence[CallRecord] = [] if iteration is None else list(iteration.calls.values())
+    by_id = {child_id(call.task): call for call in calls if call.task is not None}
+    return [
+        (stored_settings(by_id[one.session_id].args["proposer"]).label, one)
+        for one in state.children.values()
+        if one.session_id in by_id
+    ]
+
+
+def winner(state: MissionState) -> tuple[str, Child] | None:
+    """The completed child that is the first listed, or the best by the metric of the criterion that `pick` names.
+
+    Where the first to be completed wins, it ended the others.
+    """
+    fleet = state.mission.fleet
+    done = [(name, child) for name, child in rivals(state) if child.completed]
+    if fleet is None or fleet.pick is None or not done:
+        return None
+    chosen = next((one for one in state.mission.criteria if one.criterion_id == fleet.pick), None)
+    if not isinstance(chosen, MetricThreshold):
+        return done[0]
+    sign = 1 if chosen.op in ("<", "<=") else -1
+    return min(done, key=lambda one: sign * _value(one[1].metrics, chosen.metric, worst=sign))
+
+
+def _value(metrics: Mapping[str, float], name: str, *, worst: int) -> float:
+    return metrics.get(name, worst * math.inf)
+
+
+def results(state: MissionState) -> list[CriterionResult]:
+    """The criteria of the mission: the winner met all that are required. Without one none can be met any more."""
+    found = winner(state)
+    if found is None:
+        evidence: dict[str, Any] = {"reason": "no agent has met all required criteria", "never": True}
+        return [
+            CriterionResult(criterion_id=one.criterion_id, status="unmet", evidence=evidence)
+            for one in state.mission.criteria
+        ]
+    name, child = found
+    evidence = {"agent": name, "session_id": child.session_id}
+    source = Source(tool=SPAWN, call_id=child.call_id, iteration=state.current_index)
+    return [
+        CriterionResult(
+            criterion_id=one.criterion_id,
+            status="met" if one.required else "inconclusive",
+            evidence=evidence,
+            source=source,
+        )
+        for one in state.mission.criteria
+    ]
+
+
+def rows(state: MissionState) -> list[dict[str, Any]]:
+    """The agents with their missions, as JSON."""
+    best = winner(state)
+    return [
+        {
+            "agent": name,
+            "session_id": child.session_id,
+            "completed": child.completed,
+            "won": best is not None and best[1] is child,
+        }
+        for name, child in rivals(state)
+    ]

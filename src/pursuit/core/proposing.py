@@ -1,0 +1,391 @@
+"""Kinds of proposers: the base of their settings, the facts that others read of them, and the look-up by name. Pure.
+
+A kind is a folder or module below `proposers/`, or a package that registers itself. Nothing outside of it knows the
+kind: what others must know is a fact of its settings. A kind is imported when it is named, and not before.
+
+Invariant: the facts that the fold, the guard or a verdict reads are stored with the mission. So an upgrade of a kind
+never changes what a stored mission means, and a mission whose kind is not installed can still be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, Union, cast
+
+import msgspec
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
+
+from pursuit.core.base_model import Broken, InputModel
+from pursuit.errors import Fault, ValidationFailed, advice
+
+GROUP = "pursuit.proposers"
+"""The entry points by which a package adds kinds; provisional until 1.0."""
+BUILT_IN = {
+    "repeat": "pursuit.proposers.repeat:RepeatKind",
+    "script": "pursuit.proposers.script:ScriptKind",
+    "client": "pursuit.proposers.client:ClientKind",
+    "replay": "pursuit.proposers.replay:ReplayKind",
+    "search": "pursuit.proposers.search.kind:SearchKind",
+    "model": "pursuit.proposers.model.kind:ModelKind",
+    "sampling": "pursuit.proposers.model.kind:SamplingKind",
+    "agent": "pursuit.proposers.agent.kind:AgentKind",
+    "best_of": "pursuit.proposers.best_of:BestOfKind",
+    "python": "pursuit.proposers.python:PythonKind",
+}
+DEFAULT_KIND = "client"
+NAMES_A_MODEL = "model"
+"""The kind that a text with a colon means, such as `anthropic:claude-haiku-4-5`."""
+IS_CODE = "python"
+"""The kind that a function, or an object with `propose`, means."""
+LENDS_A_MODEL = "sampling"
+"""The kind that a client means that wants its own model to be asked."""
+FEW = 3
+"""How often in a row the operator's script or command fails in the same way before the mission ends."""
+
+
+class StoredObjective(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a search looks for: the tool that it calls, the metric and its direction, and the limits that count.
+
+    `noise` is whether equal calls give different values; None while that is not known.
+    """
+
+    tool: str
+    metric: str | None = None
+    direction: Literal["minimize", "maximize"] | None = None
+    constraints: list[str] | None = None
+    noise: bool | None = None
+
+
+class ProposerFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The facts of a proposer that are stored with its mission."""
+
+    authored: bool = False
+    """Whether the operator wrote what it proposes."""
+    guarded: bool = False
+    """Whether the loop guard watches its calls."""
+    stagnates: bool = True
+    """Whether the default threshold of stagnation holds."""
+    reports_metrics: bool = False
+    """Whether its scripts report metrics."""
+    proposed_by_client: bool = False
+    """Whether each iteration waits for a proposal of the client that drives the mission."""
+    tools: tuple[str, ...] = ()
+    """The tools that it performs itself; answers to their questions are kept for later turns."""
+    later_tools: tuple[str, ...] = ()
+    """The tools that it calls only at its end."""
+    failures: Literal["script", "calls", "calls_without_pace"] | None = None
+    """Whose failures are the operator's, so that equal ones in a row end the mission."""
+    patience: int = FEW
+    """The calls that must be made before equal failures end the mission."""
+    objective: StoredObjective | None = None
+
+
+class StartedProcess(NamedTuple):
+    """A process or service that a proposer starts or asks: the operator must trust it."""
+
+    name: str
+    words: Sequence[str]
+    details: Mapping[str, Any] = {}
+
+
+class ProposerSettings(InputModel):
+    """The base of the settings of a kind. Class variables are facts that need no values."""
+
+    kind: Any
+    """The name of the kind: a `Literal` in each class."""
+
+    WORKSPACE: ClassVar[bool] = False
+    """Whether it works in a git repository; then it needs no tools."""
+    CLIENTS: ClassVar[str | None] = None
+    """Why an MCP client may not name it; None if a client may."""
+    LENDS_MODEL: ClassVar[bool] = False
+    """Whether the client that drives the mission lends its model."""
+    FROM_FILE: ClassVar[bool] = False
+    """Whether a process that continues a mission needs the mission's file."""
+    RESERVED: ClassVar[tuple[str, ...]] = ()
+    """The names that no server may have beside it."""
+    CHILDREN: ClassVar[str | None] = None
+    """Why a parent mission may not name it for a child; None if it may."""
+    AUTHORS: ClassVar[str | None] = None
+    """Why only a mission that the operator wrote may name it for a child; None if any may."""
+
+    def facts(self) -> ProposerFacts:
+        """The facts that are stored with the mission."""
+        return ProposerFacts()
+
+    @property
+    def label(self) -> str:
+        """Its name in reports and comparisons."""
+        return str(self.kind)
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The providers' models that it asks, the first one first."""
+        return ()
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether it is a conversation with a language model."""
+        return False
+
+    @property
+    def max_requests_per_iteration(self) -> int | None:
+        """How often it asks a language model in one iteration at most; None if it asks none."""
+        return None
+
+    @property
+    def needs_client(self) -> bool:
+        """Whether only an MCP client can drive the mission: it proposes, or lends its model."""
+        return self.LENDS_MODEL or self.facts().proposed_by_client
+
+    @property
+    def learns(self) -> bool:
+        """Whether it is shown the lessons of similar missions."""
+        return False
+
+    @property
+    def usage_known(self) -> bool:
+        """Whether tokens and cost of its requests are known, so that caps on them hold."""
+        return True
+
+    @property
+    def result_room(self) -> int:
+        """How many tokens of one result it is shown at once."""
+        return 8_000
+
+    @property
+    def repeats(self) -> bool:
+        """Whether each iteration is the same call."""
+        return False
+
+    @property
+    def inherited(self) -> bool:
+        """Whether a child without a proposer has this one."""
+        return False
+
+    def starts(self) -> Iterable[StartedProcess]:
+        """The processes that it starts and the services that it asks."""
+        return ()
+
+    def children(self) -> Sequence[ProposerSettings]:
+        """The proposers of the children that it starts itself."""
+        return ()
+
+    def calls(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """The calls that stand in the settings, each with its tool."""
+        return ()
+
+    def with_model(self, name: str) -> Self:
+        """The settings with another language model."""
+        raise ValidationFailed([Fault(field="model", reason=f"the proposer is {self.kind}, no model")])
+
+    def preferences(self) -> Mapping[str, Any] | None:
+        """MCP's model preferences, for a client that lends its model."""
+        return None
+
+    def with_preferences(self, preferences: Mapping[str, Any]) -> Self:
+        """The settings with these model preferences, if the client lends its model."""
+        return self
+
+    @classmethod
+    def chosen(cls, tag: str) -> type[InputModel] | None:
+        """The class of the kind in the place of a fault."""
+        return settings_type(tag) if cls is ProposerSettings else None
+
+    @classmethod
+    def rules(cls, mission: Mapping[str, Any]) -> Iterable[Broken]:  # noqa: ARG003 - for kinds that have rules
+        """The rules between the settings and the rest of a mission that raw input breaks."""
+        return ()
+
+    @classmethod
+    def in_file(cls, table: dict[str, Any], folder: Path) -> Iterable[Broken]:  # noqa: ARG003 - for kinds that read
+        """Reads what the table in a mission file names beside that file; changes the table."""
+        return ()
+
+    @classmethod
+    def describe_file(cls, definitions: dict[str, Any]) -> None:
+        """Adds to the JSON Schema of the settings what only a mission file may say."""
+
+    @classmethod
+    def upcast(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Stored settings of an earlier release in today's form."""
+        return stored
+
+
+class MissingKind(ProposerSettings):
+    """The stored settings of a kind that is not installed here: the mission can be read, and not driven."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Kind(Protocol):
+    """A registered kind, as far as the core knows it; `proposers/contract.py` has its hooks."""
+
+    settings: type[ProposerSettings]
+
+
+@cache
+def _others() -> Mapping[str, Any]:
+    return {one.name: one for one in entry_points(group=GROUP) if one.name not in BUILT_IN}
+
+
+def kinds() -> list[str]:
+    """The names of all kinds that are installed."""
+    return [*BUILT_IN, *sorted(_others())]
+
+
+@cache
+def find_kind(name: str) -> Kind | None:
+    """The kind with this name, imported now; None if there is none."""
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        return cast("Kind", getattr(import_module(module), attribute)())
+    found = _others().get(name)
+    return None if found is None else cast("Kind", found.load()())
+
+
+def refused_to_clients(settings: ProposerSettings, allowed: Collection[str]) -> str | None:
+    """Why a client may not name this proposer; kinds of other packages must be among those that are allowed."""
+    if settings.CLIENTS is not None:
+        return settings.CLIENTS
+    if settings.kind in BUILT_IN or settings.kind in allowed:
+        return None
+    add = advice('`clients = ["{}"]` in `[proposers]`', settings.kind)
+    return f"a client cannot name a proposer of another package; the operator can allow it: {add} of pursuit.toml"
+
+
+def settings_type(proposer: object) -> type[ProposerSettings] | None:
+    """The class of settings that raw input names; None if it names none that is known."""
+    if isinstance(proposer, ProposerSettings):
+        return type(proposer)
+    if callable(proposer) or callable(getattr(proposer, "propose", None)):
+        proposer = IS_CODE
+    proposer = spelled_out(proposer)
+    name = cast("Mapping[str, Any]", proposer).get("kind") if isinstance(proposer, Mapping) else None
+    found = find_kind(name) if isinstance(name, str) else None
+    return None if found is None else found.settings
+
+
+def spelled_out(proposer: object) -> object:
+    """The table that a text stands for: a kind, or a language model."""
+    if not isinstance(proposer, str):
+        return proposer
+    return {"kind": NAMES_A_MODEL, "model": proposer} if ":" in proposer else {"kind": proposer}
+
+
+def read_settings(value: object) -> ProposerSettings:
+    """The settings in plain data, by their kind; raises pydantic's errors, with the kind in their places."""
+    if isinstance(value, ProposerSettings):
+        return value
+    if callable(value) or callable(getattr(value, "propose", None)):
+        return cast("Any", find_kind(IS_CODE)).settings.of(value)
+    value = spelled_out(value)
+    if not isinstance(value, Mapping):
+        raise PydanticCustomError("dict_type", "Input should be a valid dictionary")
+    data = cast("Mapping[str, Any]", value)
+    if "kind" not in data:
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+    found = settings_type(data)
+    if found is None:
+        expected = ", ".join(f"'{name}'" for name in kinds())
+        tag = str(data["kind"]).encode(errors="replace").decode()
+        context = {"discriminator": "'kind'", "tag": tag, "expected_tags": expected}
+        raise PydanticKnownError("union_tag_invalid", context)
+    try:
+        return found.model_validate(dict(data))
+    except ValidationError as error:
+        lines = [
+            InitErrorDetails(
+                type=item["type"], loc=(str(data["kind"]), *item["loc"]), input=item["input"], ctx=item.get("ctx") or {}
+            )
+            for item in error.errors(include_url=False)
+        ]
+        raise ValidationError.from_exception_data(found.__name__, lines) from None
+
+
+class ByKind:
+    """The annotation of a field with the settings of any kind: it is validated by the kind that it names."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Validates by `read_settings`, and serializes whichever class it is."""
+        return core_schema.no_info_plain_validator_function(read_settings)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """One of all kinds; assembled only where a schema is printed."""
+        found = [kind.settings for name in kinds() if (kind := find_kind(name)) is not None]
+        for one in found:
+            one.model_rebuild()
+        union: Any = Union[tuple(found)]  # noqa: UP007 - made of a list
+        return handler(TypeAdapter[Any](_discriminated(union)).core_schema)
+
+
+def _discriminated(union: Any) -> Any:
+    from typing import Annotated  # noqa: PLC0415
+
+    return Annotated[union, Field(discriminator="kind")]
+
+
+def stored_settings(stored: Mapping[str, Any]) -> ProposerSettings:
+    """The settings in a stored mission; those of a kind that is not here, or that refuses them, as they are."""
+    found = settings_type(stored)
+    if found is None:
+        return MissingKind.model_validate(dict(stored))
+    try:
+        return found.model_validate(dict(found.upcast(stored)))
+    except ValidationError:
+        if stored["kind"] in BUILT_IN:
+            raise
+        return MissingKind.model_validate(dict(stored))
+
+
+def facts_before(stored: Mapping[str, Any]) -> ProposerFacts:
+    """The facts of a mission that was stored before missions stored them. Frozen: it never changes."""
+    made = _BEFORE.get(str(stored.get("kind")))
+    return ProposerFacts() if made is None else made(stored)
+
+
+def _search_before(stored: Mapping[str, Any]) -> ProposerFacts:
+    parameters = cast("Mapping[str, Mapping[str, Any]]", stored.get("parameters") or {})
+    columns = sum(len(one.get("choices") or (None,)) for one in parameters.values())
+    noise = stored.get("noise")
+    return ProposerFacts(
+        authored=True,
+        stagnates=False,
+        later_tools=(stored["then"],) if stored.get("then") else (),
+        failures="calls",
+        patience=len(parameters) + columns + 2,
+        objective=StoredObjective(
+            tool=str(stored.get("tool_name")),
+            metric=stored.get("objective"),
+            direction=stored.get("direction"),
+            constraints=stored.get("constraints"),
+            noise=None if noise is None else bool(noise),
+        ),
+    )
+
+
+_BEFORE: Mapping[str, Callable[[Mapping[str, Any]], ProposerFacts]] = {
+    "repeat": lambda _: ProposerFacts(authored=True, stagnates=False, failures="calls_without_pace"),
+    "script": lambda _: ProposerFacts(authored=True, reports_metrics=True, failures="script"),
+    "client": lambda _: ProposerFacts(guarded=True, proposed_by_client=True),
+    "search": _search_before,
+    "model": lambda _: ProposerFacts(guarded=True),
+    "sampling": lambda _: ProposerFacts(guarded=True),
+    "agent": lambda _: ProposerFacts(tools=("agent.turn",)),
+    "best_of": lambda _: ProposerFacts(authored=True),
+}
+
+
+def mission_before(mission: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored mission in today's form, but for its proposer: `best_of` had the choice that is its fleet's now."""
+    proposer, fleet = cast("Mapping[str, Any]", mission["proposer"]), mission.get("fleet")
+    picked = "agents" in proposer and "pick" in proposer
+    if not picked or not isinstance(fleet, Mapping) or "pick" in fleet:
+        return mission
+    return {**mission, "fleet": {**cast("Mapping[str, Any]", fleet), "pick": proposer["pick"]}}

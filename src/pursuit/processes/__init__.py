@@ -1,0 +1,1 @@
+"""Operating-system processes: each starts in its own session and is ended with everything that it started."""

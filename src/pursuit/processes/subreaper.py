@@ -1,0 +1,184 @@
+"""Runs a command below a child subreaper (prctl(2)), and identifies processes by pid and start time.
+
+It needs only the standard library: the supervisor of tasks imports it, and both processes stay small. As a script it
+gets `FD WORD…`, runs the words below itself and ends everything that they started when they end, or when Pursuit does.
+The command inherits the standard streams. `FD` is the reading end of a pipe that Pursuit holds open: its end, or a new
+parent process, is the order to end all. On Linux what a command starts stays below its subreaper, in any session and
+after `kill -9` of the command. Other systems have no subreapers: there the process group of the command is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+LOOK_EVERY = 0.25
+"""Seconds between looks at the parent: a copy of the pipe in another process may hold it open."""
+LONGEST = 5.0
+"""Seconds of killing; a process in uninterruptible sleep cannot be ended."""
+NOT_STARTED = 127
+TAG = "PURSUIT_TASK_ID"
+"""The variable by which a process tells for which task or agent it runs."""
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def stat_fields(pid: int | str) -> list[bytes]:
+    """The fields of proc_pid_stat(5) after the name: state, parent, group, session …; raises `OSError`."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not worth its memory here
+        return file.read().rpartition(b")")[2].split()
+
+
+def start_time(pid: int, *, zombie: bool = True) -> str | None:
+    """When a process began, in its system's own words; None if there is no such process, or only a `zombie`."""
+    if sys.platform == "linux":
+        try:
+            told = stat_fields(pid)
+        except OSError:
+            return None
+        return told[19].decode() if zombie or told[0] not in (b"Z", b"X") else None
+    words = ["ps", "-o", "lstart=", "-p", str(pid)]
+    shown = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
+    return " ".join(shown.stdout.decode().split()) or None
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is; empty where it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - see above
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; most real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def this_process() -> dict[str, Any]:
+    """Who this process is."""
+    return {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
+
+
+def subreaping() -> Callable[[], None] | None:
+    """What makes the process that calls it a child subreaper; None where there is no such thing."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes  # noqa: PLC0415 - this module is also imported where nothing is started
+
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (ImportError, OSError, AttributeError):  # a Python without it
+        return None
+
+    def become_subreaper() -> None:
+        if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
+
+    return become_subreaper
+
+
+def start_below(become_subreaper: Callable[[], None]) -> dict[str, Any]:
+    """Forks: returns in the child, which becomes the command; the parent stays as its subreaper until it ends."""
+    become_subreaper()
+    subreaper = this_process()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        return subreaper
+    status = 0
+    try:
+        signal.set_wakeup_fd(-1)
+        # Also the pipe by which `Popen` learns that the command runs, and the command's output.
+        os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        os.chdir("/")
+        ended = 0
+        while ended != pid:
+            ended, status = os.waitpid(-1, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:  # by the same signal, so that the supervisor sees it
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            with contextlib.suppress(OSError):  # SIGKILL has no handler
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+    finally:
+        os._exit(255)
+
+
+def main() -> None:
+    """The script: runs a command to its end or to ours, and exits with its code."""
+    control, words = int(sys.argv[1]), sys.argv[2:]
+    if (become_subreaper := subreaping()) is not None:
+        with contextlib.suppress(OSError):  # then the group is ended
+            become_subreaper()
+    parent = os.getppid()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
+    try:
+        command = subprocess.Popen(words, start_new_session=True)  # noqa: S603 - to run what the operator says is its job
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(NOT_STARTED)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # the pipes are the command's alone: their end is its end
+        os.dup2(null, stream)
+    while command.poll() is None and os.getppid() == parent:
+        ready, _, _ = select.select([control, reading], [], [], LOOK_EVERY)
+        if control in ready:
+            break
+        if reading in ready and any(one != signal.SIGCHLD for one in os.read(reading, 4096)):
+            break
+    end_all(command.pid)
+    code = command.returncode if command.poll() is not None else -signal.SIGKILL
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def end_all(group: int) -> None:
+    """Kills what is below this process until nothing is."""
+    ends = time.monotonic() + LONGEST
+    while time.monotonic() < ends:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+        for pid in _descendants(os.getpid()) if sys.platform == "linux" else []:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not _reap():
+            return
+        time.sleep(0.005)
+
+
+def _reap() -> bool:
+    """Takes the exits that are there; whether a child is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descendants(top: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib is not worth its start-up time here
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                children.setdefault(int(stat_fields(name)[1]), []).append(int(name))
+    found = [top]
+    for one in found:
+        found += children.get(one, [])
+    return found[1:]

@@ -1,0 +1,102 @@
+"""The settings of the proposer `agent`: a coding agent that works in a git repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from pursuit.core.base_model import Broken, Flag, Name, Number, Text
+from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
+
+SERVER = "agent"
+"""The server of its own tools; what an agent asks permission for is `agent.KIND`."""
+TURN = f"{SERVER}.turn"
+NOT_FOR_CLIENTS = "a client cannot run an agent; that is for mission files of the operator"
+Argv = Annotated[list[Text], Field(min_length=1, max_length=1_000)]
+
+
+class AgentProposer(ProposerSettings):
+    """A coding agent: one iteration is one turn of it in the workspace.
+
+    `command` speaks the Agent Client Protocol over stdio. `headless` gets the prompt on its standard input and asks
+    for no permission, so it must be `unattended`.
+    """
+
+    WORKSPACE: ClassVar[bool] = True
+    CLIENTS: ClassVar[str | None] = NOT_FOR_CLIENTS
+    RESERVED: ClassVar[tuple[str, ...]] = (SERVER,)
+    CHILDREN: ClassVar[str | None] = 'a child is an agent only where proposer.kind = "best_of" names it'
+
+    kind: Literal["agent"] = "agent"
+    name: Name | None = None
+    """What reports and comparisons call it; by default its command."""
+    command: Argv | None = None
+    headless: Argv | None = None
+    unattended: Flag = False
+    inherit_env: Flag | Annotated[list[Name], Field(max_length=256)] = Field(default_factory=list[str])
+    """Further variables of ours that the agent gets: all of them, or those that match a name or glob."""
+    on_cut: Literal["keep", "rollback"] = "keep"
+    """What a turn that was cut off leaves in the workspace: what it wrote, or the tree from before it."""
+    turn_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 3_600
+    turn_idle_seconds: Annotated[Number, Field(gt=0, le=86_400)] = 600
+    """Seconds without an update after which a turn is cut off."""
+    permission_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 60
+    """Seconds that a question of the agent is held; after them the answer is no, and the mission waits."""
+    allow_unknown_cost: Flag = False
+    """Whether a cap on tokens or cost may be set although the agent does not report them."""
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """One way to talk to it; without permissions it runs unattended."""
+        if (given.get("command") is None) == (given.get("headless") is None):
+            yield Broken("needs exactly one of command and headless")
+        if given.get("headless") is not None and not given.get("unattended"):
+            why = "must be true with headless: such an agent asks for no permission"
+            yield Broken(why, "unattended")
+
+    @property
+    def argv(self) -> list[str]:
+        """The words that start it."""
+        return self.command or self.headless or []
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.name or " ".join(self.argv)[:100]
+
+    def facts(self) -> ProposerFacts:
+        """Its turn is a tool of its own."""
+        return ProposerFacts(tools=(TURN,))
+
+    @property
+    def learns(self) -> bool:
+        """It is shown lessons."""
+        return True
+
+    def starts(self) -> Iterable[StartedProcess]:
+        """Its command."""
+        yield self.started("agent")
+
+    def started(self, name: str) -> StartedProcess:
+        """Its command with what it may do."""
+        return StartedProcess(
+            name, self.argv, {"inherit": self.inherit_env, "unattended": self.command and self.unattended}
+        )
+
+    @classmethod
+    def rules(cls, mission: Mapping[str, Any]) -> Iterable[Broken]:
+        """A tree that is not ours is not rolled back, and an agent without permissions does not work in it."""
+        if not value_in(mission.get("workspace"), "in_place"):
+            return
+        proposer = mission.get("proposer")
+        if value_in(proposer, "on_cut") == "rollback":
+            yield Broken('on_cut = "rollback" needs a worktree: it would overwrite your own files', "workspace")
+        if value_in(proposer, "headless") is not None:
+            yield Broken("a headless agent asks for no permission, so it needs a worktree", "workspace")
+
+
+def value_in(value: object, name: str) -> object:
+    """A value of raw input, which may be a table or an object."""
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)

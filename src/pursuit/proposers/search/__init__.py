@@ -1,0 +1,1 @@
+"""The proposer `search`: arguments of one tool, searched towards metric criteria without a model."""

@@ -1,0 +1,474 @@
+"""The proposer `search`: arguments of one tool, searched towards the mission's metric criteria without a model.
+
+Invariant: trials come from the ledger alone, so a new process proposes what a dead one would have proposed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio.to_thread
+
+from pursuit.core.confirmation import RETESTS, Remeasure, doubled, remeasure
+from pursuit.core.criteria import Check
+from pursuit.core.events import (
+    AnyEvent,
+    CallRefused,
+    CallSettled,
+    IterationEnded,
+    IterationProposed,
+    Outcome,
+    RunClaimed,
+)
+from pursuit.core.mission import EverySeconds, Mission, OnEvent, Proposal, ToolCall
+from pursuit.core.observe import leaves
+from pursuit.core.state import MissionState
+from pursuit.errors import BudgetExhausted, ExtraMissing
+from pursuit.proposers.contract import Failed, Past, Proposer, Waiting
+from pursuit.proposers.language import OfferedTool
+from pursuit.proposers.search.objective import aim_of
+from pursuit.proposers.search.settings import SearchProposer
+
+if TYPE_CHECKING:
+    from pursuit.proposers.search.samplers import Study
+
+_SPENT = f"{BudgetExhausted.code}: "
+"""The beginning of the error of a tool that answers no more calls, whatever their arguments."""
+UNMADE = frozenset({"skipped", "cancelled"})
+"""The outcomes of calls that were never made, or not to their end: they say nothing about their arguments."""
+LOST = frozenset({"cancelled", "timed_out", "unknown"})
+"""The outcomes of calls that may or may not have had an effect."""
+BAD = frozenset({"failed", "timed_out", "unknown"})
+"""The outcomes that a search avoids: arguments at which a server dies are among them."""
+MOST_LOST = 2
+"""How many lost calls of `then` are made again at most, and how many failed repeats of a winner there are at most."""
+IDLE = 1.0
+"""The least seconds of an iteration without calls, where nothing limits the number of iterations."""
+RECENT = 8
+MARGIN = 3
+"""How many of the slowest recent iterations must still fit before `then` is called."""
+SHARE = 0.05
+LEAST = 1.0
+"""The least seconds, and the share of the whole time, that are kept for `then`: it may start programs, as a judge."""
+AFRESH = 5.0
+"""The least seconds that are kept where a driver has just begun: how long an iteration takes is not known yet."""
+
+
+@dataclass(slots=True)
+class SearchTrial:
+    """One evaluation; without an outcome it still runs."""
+
+    number: int
+    args: Mapping[str, Any]
+    outcome: Outcome | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class Trials:
+    """Follows the events of one mission and gives the trials of each iteration at its end.
+
+    Trials are numbered in the order of the proposals, whichever came back first. `checked`: a check of the mission
+    finds out whether a call of `then`, the other tool, had an effect.
+    """
+
+    def __init__(self, tool: str, *, checked: bool = False) -> None:
+        self.made = 0
+        self.answered = 0
+        """How many trials had a result."""
+        self.others = 0
+        """How many calls of `then` count; those that were never made, and lost ones to make again, do not."""
+        self.why: str | None = None
+        """Why the last of these failed."""
+        self.spent: str | None = None
+        """The error of a tool that has no budget left, such as a problem's."""
+        self._tool = tool
+        self._checked = checked
+        self._lost = 0
+        self._beside: set[str] = set()
+        self._open: dict[str, SearchTrial] = {}
+
+    def advance(self, event: AnyEvent) -> Sequence[SearchTrial]:
+        """Applies one event; the end of an iteration returns its trials."""
+        match event:
+            case IterationProposed():
+                self._open = {}
+                self._beside = {call.call_id for call in event.calls if call.tool != self._tool}
+                self.others += len(self._beside)
+                for call in event.calls:
+                    if call.tool == self._tool:
+                        self._open[call.call_id] = SearchTrial(self.made, call.args)
+                        self.made += 1
+            case CallSettled() if event.call_id in self._open:
+                trial = self._open[event.call_id]
+                trial.outcome, trial.metrics = event.outcome, dict(leaves(event.metrics))
+                self.answered += event.outcome == "ok"
+                if event.outcome == "failed" and (event.error or "").startswith(_SPENT):
+                    self.spent = event.error
+            case CallRefused() if event.call_id in self._open:
+                self._open[event.call_id].outcome = event.outcome
+            case CallSettled() | CallRefused() if event.call_id in self._beside:
+                self._other(event)
+            case IterationEnded():
+                ended, self._open = list(self._open.values()), {}
+                return ended
+            case _:
+                pass
+        return ()
+
+    def _other(self, event: CallSettled | CallRefused) -> None:
+        """Counts the outcome of a call of `then`."""
+        said = event.error if isinstance(event, CallSettled) else event.reason
+        self.why = None if event.outcome == "ok" else f"{event.outcome}: {said}"
+        again = self._checked and event.outcome in LOST and self._lost < MOST_LOST
+        self._lost += again
+        if again or event.outcome == "skipped":
+            self.others -= 1
+
+
+_FURTHER = ("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties")
+"""Keywords by which a schema may have more properties than those in `properties`."""
+
+
+def fitting(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that the schema has; all of them if it lists none, or allows others."""
+    known = schema.get("properties")
+    if not isinstance(known, Mapping) or schema.get("additionalProperties") or any(one in schema for one in _FURTHER):
+        return dict(args)
+    names = cast("Mapping[str, Any]", known)
+    return {name: value for name, value in args.items() if name in names}
+
+
+def require_search() -> None:
+    """Raises `ExtraMissing` if the libraries of the search are not installed."""
+    if missing := [name for name in ("optuna", "cmaes") if find_spec(name) is None]:
+        names = " and ".join(missing)
+        raise ExtraMissing(f"the proposer search needs {names}: pip install 'pursuit[search]'", extra="search")
+
+
+@dataclass(slots=True)
+class IterationTimes:
+    """How long the latest iterations took, and since when there are trials, by the events."""
+
+    fresh: bool = True
+    """Whether a driver has just begun."""
+    _first: float | None = None
+    _last: float = 0.0
+    _elapsed: float = 0.0
+    _took: deque[float] = field(default_factory=lambda: deque[float](maxlen=RECENT))
+
+    def advance(self, news: Sequence[tuple[int, AnyEvent]]) -> None:
+        """Applies further events."""
+        for _, event in news:
+            self._last = max(self._last, event.at)
+            match event:
+                case RunClaimed():
+                    self._elapsed, self.fresh = 0.0, True
+                case IterationProposed() if event.calls and self._first is None:
+                    self._first = event.at
+                case IterationEnded():
+                    self.fresh = False
+                    self._took.append(max(0.0, event.elapsed - self._elapsed))
+                    self._elapsed = event.elapsed
+                case _:
+                    pass
+
+    @property
+    def since(self) -> float:
+        """Wall-clock seconds since the first trial, including those in which the mission was stopped."""
+        return 0.0 if self._first is None else self._last - self._first
+
+    def is_late(self, left: float, whole: float, least: float = LEAST) -> bool:
+        """Whether the seconds that are left are needed for the call of `then`."""
+        return left <= min(whole / 2, max(MARGIN * max(self._took, default=0.0), SHARE * whole, least))
+
+
+class Search(Proposer):
+    """Asks a study for the next trials, after telling it all trials in the ledger."""
+
+    operators_own = True
+
+    def __init__(self, mission: Mission, search: SearchProposer, past: Past, tools: Sequence[OfferedTool] = ()) -> None:
+        self._search = search
+        self._then: Mapping[str, Any] = next((one.schema for one in tools if one.name == search.then), dict[str, Any]())
+        self._cadence = mission.checkpoint_cadence
+        self._past = past
+        self._aim = aim_of(mission, search, search.tool_name)[0]
+        checks = [one for one in mission.criteria if isinstance(one, Check) and one.required]
+        checked = search.then is not None and any(one.after == search.then for one in checks)
+        self._trials = Trials(search.tool_name, checked=checked)
+        self._untold = set(self._aim.metrics)  # the metrics that no trial has reported so far
+        self._best: tuple[tuple[float, ...], Mapping[str, Any]] | None = None
+        self._seq = 0
+        self._clock = IterationTimes()
+        self._study: Study | None = None
+        self._again: Mapping[str, Any] | None = None
+        self._wanted: Remeasure | None = None  # what a criterion waits for: its `confirm`, or the retest of a winner
+        self._bad: deque[Mapping[str, Any]] = deque(maxlen=RECENT)  # the arguments of the last trials that failed
+        # With `then`, unless it is known that there is no noise: a winner, and its fresh results.
+        self._tested: tuple[Mapping[str, Any], list[Mapping[str, float]]] | None = None
+        self._rejected = 0  # how many winners their fresh results rejected
+        self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
+        self._judged = False  # whether there was a checkpoint since `then` was called
+        self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The next trial, or a batch of them; a failure once there is nothing left to try."""
+        if reasons:
+            return Failed("; ".join(reasons), final=True)
+        if self._study is None:
+            require_search()
+        news = await self._past(self._seq)
+        self._clock.advance(news)
+        self._wanted = remeasure(state.confirmations.values())
+        calls = _calls_left(state)
+        room = None if calls is None else max(1, calls - 1)
+        # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
+        planned = await anyio.to_thread.run_sync(self._advance, news, room, self._must_end(state, calls))
+        if planned is None:
+            return await self._idle(state)
+        if isinstance(planned, Failed | Proposal):
+            return planned
+        calls = [ToolCall(tool_name=self._search.tool_name, args=args) for args in planned]
+        return Proposal(tool_calls=calls, rationale=self._rationale(len(calls)))
+
+    async def _idle(self, state: MissionState) -> Proposal | Failed:
+        """Waits for the checkpoint; the last iteration that a budget allows is one, whatever the cadence."""
+        if state.budget["max_iterations"] == -1:
+            if isinstance(self._cadence, OnEvent):
+                reason = f"{self._search.then} was called, and no event {self._cadence.event_name} made a checkpoint"
+                return Failed(reason, final=True)
+            if isinstance(self._cadence, EverySeconds):
+                await anyio.sleep(min(self._cadence.t, IDLE))
+        return Proposal(tool_calls=[], rationale=f"{self._search.then} was called; the mission waits for a checkpoint")
+
+    def _must_end(self, state: MissionState, calls: int | None) -> bool:
+        """Whether the next call must be that of `then`: a budget allows only one more call, or the time is over."""
+        iterations = _left(state, "max_iterations", state.iteration_count)
+        if any(one is not None and one <= 1 for one in (iterations, calls)):
+            return True
+        clock, seconds = self._clock, self._search.seconds
+        if seconds is not None and clock.is_late(seconds - clock.since, seconds, AFRESH if clock.fresh else LEAST):
+            return True
+        left = _left(state, "max_wall_clock_seconds", state.wall_clock)
+        return left is not None and clock.is_late(left, state.budget["max_wall_clock_seconds"])
+
+    def _advance(
+        self, news: Sequence[tuple[int, AnyEvent]], room: int | None, last: bool
+    ) -> list[dict[str, Any]] | Failed | Proposal | None:
+        study = self._study = self._study or self._new_study()
+        for seq, event in news:
+            ended = self._trials.advance(event)
+            if isinstance(event, IterationEnded):
+                self._learn(study, ended, checkpoint=event.facts.checkpoint)
+                self._judged = self._trials.others > 0 and (self._judged or event.facts.checkpoint)
+            self._seq = seq
+        if self._search.then is not None:
+            return self._planned_then(study, self._search.then, room, last=last)
+        return self._more(study, None)
+
+    def _planned_then(
+        self, study: Study, tool: str, room: int | None, *, last: bool
+    ) -> list[dict[str, Any]] | Failed | Proposal | None:
+        """More trials until one met every threshold or there are no more; then one call of `then`.
+
+        There are also no more when the mission's budget is just enough for that call. None once it was called: then
+        the search waits for the checkpoint.
+        """
+        if self._trials.others:
+            return Failed(self._called(tool), final=True) if self._judged else None
+        over = (self._shown and not self._confirming) or (last and self._best is not None)
+        more = Failed("") if over else self._more(study, room)
+        if not isinstance(more, Failed):
+            return more
+        if self._best is None:
+            return Failed(f"{more.reason}, and {self._nothing()}", final=True)
+        best = self._best[1]
+        if study.noisy and not self._shown:  # the best single result may be luck
+            best = {**self._search.args, **(study.best or best)}
+        elif study.noisy and self._tested is not None:
+            best = self._tested[0]
+        call = ToolCall(tool_name=tool, args=fitting(best, self._then))
+        rationale = f"{tool} with the best arguments of {self._trials.made} trials{self._ignored()}"
+        return Proposal(tool_calls=[call], rationale=rationale)
+
+    def _nothing(self) -> str:
+        """Why there are no arguments for `then`."""
+        if not self._trials.answered:
+            return f"{self._search.tool_name} answered none of them"
+        names = " and ".join(sorted(self._untold) or self._aim.metrics)
+        return f"none of them reported {names}, so there is no best one"
+
+    def _ignored(self) -> str:
+        """Which metrics of the aim could not be used."""
+        return f", without {', '.join(sorted(self._untold))}, which no trial reported" if self._untold else ""
+
+    def _called(self, tool: str) -> str:
+        """Why there is nothing more to do."""
+        why = self._trials.why
+        return f"{tool} was called, and the mission has not ended" if why is None else f"{tool} was called and {why}"
+
+    def _more(self, study: Study, room: int | None) -> list[dict[str, Any]] | Failed:
+        if self._trials.spent is not None:
+            return Failed(f"{self._search.tool_name} answers no more calls: {self._trials.spent}", final=True)
+        if self._confirming:
+            return self._plan(study, min(self._search.batch, self._wanted.times if self._wanted else 1))
+        if self._again is not None:  # the winner runs once more, also if `trials` or the space is used up
+            return self._plan(study, 1)
+        made, most, left = self._trials.made, self._search.trials, study.left
+        if most is not None and made >= most:
+            return Failed(f"all {most} trials of the search were made", final=True)
+        if left == 0:
+            return Failed(f"all {study.size} combinations were tried", final=True)
+        rest = (None if most is None else most - made, left, room)
+        return self._plan(study, min([self._search.batch, *(one for one in rest if one is not None)]))
+
+    def _new_study(self) -> Study:
+        from pursuit.proposers.search.samplers import Study  # noqa: PLC0415 - Optuna loads only for a search
+        from pursuit.proposers.search.space import Space  # noqa: PLC0415 - and NumPy with it
+
+        search = self._search
+        space = Space(search.parameters)
+        return Study(
+            space,
+            sampler=search.sampler,
+            seed=search.seed,
+            aimless=self._aim.objective is None,
+            noise=search.noise,
+            target=self._aim.target,
+        )
+
+    @property
+    def _confirming(self) -> bool:
+        """Whether a criterion waits for more results of a trial, and repeating the trial does not just fail."""
+        wanted = self._wanted
+        if wanted is None or wanted.tool != self._search.tool_name:
+            return False
+        return sum(args == wanted.args for args in self._bad) < MOST_LOST
+
+    def _plan(self, study: Study, count: int) -> list[dict[str, Any]]:
+        """The arguments of the next trials; the same list until they are in the ledger."""
+        if self._planned[0] == self._trials.made:
+            return self._planned[1]
+        if self._confirming and self._wanted is not None:
+            planned = [study.take(self._wanted.args) for _ in range(count)]
+        elif self._again is not None:
+            planned = [study.take(self._again)]
+        else:
+            planned = [study.ask() for _ in range(count)]
+        self._planned = (self._trials.made, [{**self._search.args, **args} for args in planned])
+        return self._planned[1]
+
+    def _learn(self, study: Study, ended: Sequence[SearchTrial], *, checkpoint: bool) -> None:
+        """Tells the study the outcomes of an iteration's trials, in the order of their numbers."""
+        if not ended:
+            return
+        if self._planned[0] != ended[0].number:
+            self._recall(study, ended)
+        met: SearchTrial | None = None
+        self._notice(ended)
+        for trial in ended:
+            score = self._aim.score(trial.metrics, self._untold) if trial.outcome == "ok" else None
+            study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok", made=trial.outcome not in UNMADE)
+            if trial.outcome in BAD:
+                self._bad.append(trial.args)
+            if score is None:
+                continue
+            if self._best is None or score.rank > self._best[0]:
+                self._best = score.rank, trial.args
+            if score.met:
+                met = trial
+        if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
+            return  # the winner's second call was never made, so it still has to be
+        if self._search.then is not None and (study.noisy or not study.settled):
+            self._again = self._retested(met, ended)
+        else:
+            self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
+
+    def _retested(self, met: SearchTrial | None, ended: Sequence[SearchTrial]) -> Mapping[str, Any] | None:
+        """The arguments of a winner until it has enough fresh results, with noise; their mean decides.
+
+        The result that made it a winner does not count: it was chosen for being good.
+        """
+        self._shown = False
+        if self._tested is None:
+            self._tested = None if met is None else (met.args, [])
+        else:
+            args, fresh = self._tested
+            fresh += [trial.metrics for trial in ended if trial.outcome == "ok" and trial.args == args]
+            score = self._aim.score(_means(fresh), self._untold) if fresh else None
+            needed = doubled(RETESTS, self._rejected)
+            if score is None or not score.met:
+                self._tested = None
+                self._rejected += 1
+            last = self._aim.score(ended[-1].metrics, self._untold) if ended[-1].outcome == "ok" else None
+            # The last result counts for criteria without `confirm`.
+            enough = len(fresh) >= needed and last is not None and last.met
+            self._shown = self._tested is not None and enough
+        return None if self._tested is None or self._shown else self._searched(self._tested[0])
+
+    def _searched(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments without the fixed ones."""
+        return {name: one for name, one in args.items() if name not in self._search.args}
+
+    def _unseen(self, met: SearchTrial | None, last: SearchTrial, *, checkpoint: bool) -> Mapping[str, Any] | None:
+        """The arguments to call once more: a criterion is decided over the last value, at a checkpoint.
+
+        `then` leaves the metrics as they are, so with it only the best trial must be the last one.
+        """
+        self._shown = False
+        if met is None or self._best is None:
+            return None
+        winner = met.args
+        if self._search.then is None:
+            unseen = met is not last or not checkpoint
+        else:
+            winner = self._best[1]
+            self._shown = met is last and last.args == winner
+            unseen = not self._shown
+        return self._searched(winner) if unseen else None
+
+    def _recall(self, study: Study, ended: Sequence[SearchTrial]) -> None:
+        """Brings the study to where it was when another process planned these trials."""
+        for trial in ended:
+            study.recall(trial.args)
+
+    def _notice(self, ended: Sequence[SearchTrial]) -> None:
+        """Notes which metrics are reported at all; the first report of one makes the trials before it incomparable."""
+        news = {name for trial in ended if trial.outcome == "ok" for name in trial.metrics} & self._untold
+        if news:
+            self._untold -= news
+            self._best = None
+
+    def _rationale(self, count: int) -> str:
+        first = self._trials.made + 1
+        kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
+        if self._confirming:
+            return f"trial {first}: once more the arguments that met a threshold, to confirm it{kind}"
+        if self._again is not None:
+            return f"trial {first}: once more the arguments that met every threshold{kind}"
+        ignored = self._ignored() if self._trials.answered else ""
+        which = f"trial {first}" if count == 1 else f"trials {first} to {first + count - 1}"
+        return f"{which}{kind}{ignored}"
+
+
+def _means(results: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric that all results have."""
+    names = [name for name in results[0] if all(name in one for one in results)]
+    return {name: fmean(one[name] for one in results) for name in names}
+
+
+def _left(state: MissionState, name: str, used: float) -> float | None:
+    cap = state.budget.get(name, -1)
+    return None if cap == -1 else cap - used - state.lent.get(name, 0)
+
+
+def _calls_left(state: MissionState) -> int | None:
+    """The calls that are left, without those for the checks of an iteration."""
+    checks = sum(isinstance(criterion, Check) for criterion in state.mission.criteria)
+    left = _left(state, "max_tool_calls", state.tool_calls)
+    return None if left is None else int(left) - checks

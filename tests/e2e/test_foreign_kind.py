@@ -1,0 +1,125 @@
+"""A package from outside of the tree adds a kind of proposer, as docs/extend.md shows it, through every front door."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
+COMMAND = [sys.executable, "-c", "from pursuit.cli.main import main; main()"]
+SERVER = """
+[commands.weigh]
+argv = ["python3", "-c", "print('mass=', {width} * 1.2)"]
+[commands.weigh.parameters.width]
+type = "number"
+[commands.weigh.metrics]
+mass = "mass= ([0-9.]+)"
+"""
+MISSION = """
+directive = "Make it light"
+tool_allowlist = ["commands.weigh"]
+[[criteria]]
+criterion_id = "mass"
+kind = "metric_threshold"
+metric = "mass"
+op = "<="
+target = 2.4
+[budget]
+max_iterations = 9
+[proposer]
+kind = "halving"
+tool_name = "commands.weigh"
+argument = "width"
+start = 8
+"""
+
+
+class Installed:
+    """A folder with a project, and a folder with the package, as an installer leaves it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project, self.packages = folder / "project", folder / "packages"
+        information = self.packages / "halving-1.0.dist-info"
+        information.mkdir(parents=True)
+        self.project.mkdir()
+        source = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[0]
+        (self.packages / "halving.py").write_text(source, encoding="utf-8")
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: halving\nVersion: 1.0\n", encoding="utf-8")
+        (information / "entry_points.txt").write_text(
+            "[pursuit.proposers]\nhalving = halving:Halving\n", encoding="utf-8"
+        )
+        (self.project / "pursuit.toml").write_text(SERVER, encoding="utf-8")
+        (self.project / "mission.toml").write_text(MISSION, encoding="utf-8")
+
+    def environment(self, *, installed: bool = True) -> dict[str, str]:
+        return {**os.environ, **({"PYTHONPATH": str(self.packages)} if installed else {})}
+
+    def run(self, *words: str, installed: bool = True) -> subprocess.CompletedProcess[str]:
+        more: dict[str, Any] = {"cwd": self.project, "env": self.environment(installed=installed), "timeout": 60}
+        return subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False, **more)
+
+    def json(self, *words: str, installed: bool = True) -> Any:
+        done = self.run("--json", *words, installed=installed)
+        return json.loads(done.stdout)
+
+
+@pytest.mark.guarantee("a-package-adds-a-kind")
+def test_a_package_adds_a_kind_of_proposer(tmp_path: Path) -> None:
+    place = Installed(tmp_path)
+    done = place.run("run", "mission.toml", "--mode", "auto")
+    assert done.returncode == 0, done.stderr
+    status = place.json("status", "last")
+    assert (status["status"], status["proposer"], status["iteration_count"]) == ("completed", "halving", 3)
+    assert "completed" in place.run("report", "last").stdout
+    # Without the package the mission can be read and verified, and not be driven.
+    assert place.json("status", "last", installed=False)["proposer"] == "halving"
+    assert place.run("list", installed=False).returncode == 0
+    assert place.run("verify", installed=False).returncode == 0
+    refused = place.run("run", "mission.toml", installed=False)
+    assert refused.returncode == 2
+    assert "kind 'halving' is not one of" in refused.stderr
+    place.run("start", "mission.toml", "--mode", "auto")
+    refused = place.run("resume", "last", installed=False)
+    assert refused.returncode == 2
+    assert "'halving' is not installed here" in refused.stderr
+    assert place.run("resume", "last").returncode == 0
+
+
+@pytest.mark.guarantee("a-package-adds-a-kind")
+def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path: Path) -> None:
+    place = Installed(tmp_path)
+    place.run("start", "mission.toml", "--mode", "auto")
+    mission_id = place.json("status", "last")["session_id"]
+    parameters = StdioServerParameters(
+        command=COMMAND[0], args=[*COMMAND[1:], "serve", "--mode", "auto"], cwd=place.project, env=place.environment()
+    )
+    wanted = {
+        "directive": "d",
+        "criteria": [{"criterion_id": "m", "kind": "predicate", "expression": "True", "required": True}],
+        "budget": {"max_iterations": 1},
+        "tool_allowlist": ["commands.weigh"],
+        "proposer": {"kind": "halving", "tool_name": "commands.weigh", "argument": "width", "start": 8},
+    }
+
+    async def main() -> None:
+        async with Client(stdio_client(parameters)) as client:
+            refused = await client.call_tool("mission_start", wanted)
+            assert refused.is_error
+            assert "a client cannot name a proposer of another package" in str(refused.content)
+            assert "[proposers]" in str(refused.content)
+            asked = {"session_id": mission_id, "max_iterations_this_call": 9}
+            result = await client.call_tool("mission_iterate", asked)
+            assert not result.is_error, result.content
+
+    anyio.run(main)
+    assert place.json("status", "last")["status"] == "completed"

@@ -1,0 +1,270 @@
+"""A Python function proposes: what it sees, what it may answer, what survives, and who may never name one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import pursuit
+from pursuit import Budget, Mission, Runtime, ValidationFailed, View, metric
+from pursuit.config.configuration import Configuration
+from pursuit.config.mission_file import load_mission_file
+from pursuit.config.trust import of_mission, record
+from pursuit.core.mission import Fleet
+from pursuit.errors import NotTrusted, ProposerNotHere
+from pursuit.server.missions.mission_tools import StartArguments
+
+GOAL = metric("mass") <= 2.4
+
+
+def evaluate(width: float) -> dict[str, Any]:
+    """The mass of a beam."""
+    return {"metrics": {"mass": 1.2 * width, "stress": 300 / width}}
+
+
+def thinner(view: View) -> Any:
+    """A thinner beam in each iteration."""
+    return pursuit.call("evaluate", width=3 - 0.1 * view.iteration)
+
+
+def wanted(proposer: Any, **more: Any) -> Mission:
+    return Mission(
+        **{"directive": "d", "criteria": [GOAL], "budget": Budget(max_iterations=20), **more}, proposer=proposer
+    )
+
+
+def ran(folder: Path, proposer: Any, **more: Any) -> pursuit.Report:
+    return pursuit.run(wanted(proposer, **more), tools=[evaluate], state=folder / "ledger.db")
+
+
+class Halving:
+    """An object that proposes, with an async method."""
+
+    async def propose(self, view: View) -> Any:
+        width = view.memory.get("width", 8)
+        view.memory["width"] = width / 2
+        return [pursuit.call("python.evaluate", width=width)]
+
+
+@pytest.mark.guarantee("a-function-proposes")
+@pytest.mark.parametrize(("proposer", "iterations"), [(thinner, 11), (Halving(), 3), (lambda view: thinner(view), 11)])
+def test_a_function_or_an_object_proposes(tmp_path: Path, proposer: Any, iterations: int) -> None:
+    report = ran(tmp_path, proposer)
+    assert (report.status, report.data["iteration_count"]) == ("completed", iterations)
+
+
+def test_it_runs_where_a_loop_runs_already(tmp_path: Path) -> None:
+    async def main() -> str:
+        return ran(tmp_path, thinner).status
+
+    assert anyio.run(main) == "completed"
+
+
+def test_a_view_shows_the_mission_and_what_happened(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def looking(view: View) -> Any:
+        seen.append(
+            {
+                "directive": view.directive,
+                "criteria": [(one.criterion_id, one.status) for one in view.criteria],
+                "left": view.budget_left,
+                "history": [[call.metrics for call in one.calls] for one in view.history],
+                "trials": [call.args for call in view.trials(1)],
+                "metrics": view.metrics,
+                "faults": list(view.faults),
+            }
+        )
+        if len(seen) == 2:
+            return pursuit.call("evaluate", height=1)
+        return thinner(view)
+
+    ran(tmp_path, looking, budget=Budget(max_iterations=2))
+    first, second, third = seen
+    assert (first["directive"], first["left"], first["history"]) == ("d", {"max_iterations": 2}, [])
+    assert second["criteria"] == [(GOAL.criterion_id, "unmet")]
+    assert second["history"] == [[{"mass": 3.5999999999999996}]]
+    assert second["trials"] == [{"width": 3.0}]
+    assert second["metrics"]["stress"] == 100
+    assert "height" in third["faults"][0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda view: pursuit.done("nothing left"), "proposer_done"),
+        (lambda view: pursuit.nothing(), "no_progress"),
+        (lambda view: pursuit.script("await python.evaluate(width=1)"), "criteria_met"),
+        (lambda view: 7, "proposer_failed"),
+        (lambda view: 1 / 0, "proposer_failed"),
+    ],
+)
+def test_each_answer_has_its_meaning(tmp_path: Path, answer: Callable[[View], Any], reason: str) -> None:
+    assert ran(tmp_path, answer).verdict_reason == reason
+
+
+def test_a_wait_ends_by_itself(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def patient(view: View) -> Any:
+        asked.append(view.iteration)
+        return pursuit.wait(0.01) if len(asked) < 3 else pursuit.call("evaluate", width=1)
+
+    assert ran(tmp_path, patient).status == "completed"
+    assert asked == [0, 0, 0]
+
+
+def test_a_mission_that_was_done_can_be_extended(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Configuration()
+        async with Runtime(state=tmp_path / "ledger.db", config=config, tools=[evaluate]) as runtime:
+            report = await runtime.pursue(
+                wanted(lambda view: pursuit.done("x") if view.iteration == 2 else thinner(view))
+            )
+            assert (report.verdict_reason, report.data["iteration_count"]) == ("proposer_done", 2)
+            state = await runtime.service.extend(report.session_id, {"max_iterations": 30})
+            assert state.status == "paused"
+
+    anyio.run(main)
+
+
+def test_a_failure_is_asked_again_twice_and_shows_its_last_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def broken(view: View) -> Any:
+        asked.append(view.iteration)
+        raise KeyError("lost")
+
+    with caplog.at_level(logging.ERROR):
+        report = ran(tmp_path, broken)
+    assert asked == [0, 1, 2]
+    assert report.verdict_reason == "proposer_failed"
+    assert "KeyError: 'lost'" in str(report.data["reason_text"])
+    assert 'raise KeyError("lost")' in caplog.text
+
+
+def test_a_function_that_hangs_is_abandoned(tmp_path: Path) -> None:
+    async def hangs(view: View) -> Any:
+        await anyio.sleep_forever()
+
+    settings = pursuit.PythonProposer.of(hangs).model_copy(update={"proposer_seconds": 0.01})
+    report = ran(tmp_path, settings)
+    assert report.verdict_reason == "proposer_failed"
+    assert "proposer_seconds" in str(report.data["reason_text"])
+
+
+@pytest.mark.parametrize("memory", [{"x": object()}, {"x": "y" * 70_000}])
+def test_memory_that_cannot_be_stored_is_a_fault(tmp_path: Path, memory: dict[str, Any]) -> None:
+    faults: list[str] = []
+
+    def forgetful(view: View) -> Any:
+        faults.extend(view.faults)
+        view.memory.update(memory)
+        return thinner(view)
+
+    assert ran(tmp_path, forgetful).verdict_reason == "proposer_failed"
+    assert all(one.startswith("memory:") for one in faults) and faults
+
+
+@pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
+def test_code_is_never_taken_from_the_ledger(tmp_path: Path) -> None:
+    state, config = tmp_path / "ledger.db", Configuration()
+
+    async def main() -> None:
+        async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
+            started = await runtime.service.start(wanted(thinner, tool_allowlist=["python.*"]))
+        async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
+            with pytest.raises(ProposerNotHere, match="never taken from the"):
+                await runtime.resume(started.session_id)
+            assert (await runtime.service.state(started.session_id)).iteration_count == 0
+            assert (await runtime.service.status(started.session_id))["proposer"] == "python"
+            assert (await runtime.report(started.session_id)).status == "pending"
+            assert (await runtime.service.verify()).ok
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
+def test_neither_a_client_nor_a_child_names_code(tmp_path: Path) -> None:
+    code = {"kind": "python", "callable": "os:getcwd"}
+    given = {"directive": "d", "criteria": [], "budget": {"max_iterations": 1}, "proposer": code}
+    with pytest.raises(ValidationFailed) as refused:
+        StartArguments(**given)
+    assert any("a client cannot name Python code" in fault.reason for fault in refused.value.faults)
+    assert "PythonProposer" not in str(StartArguments.model_json_schema())
+    child = {"directive": "c", "criteria": [GOAL.model_dump(mode="json")], "budget": {"max_iterations": 1}}
+    script = f"await fleet.spawn(**{ {**child, 'proposer': code}!r})"
+    report = ran(tmp_path, lambda view: pursuit.script(script), fleet=Fleet(), budget=Budget(max_iterations=1))
+    assert "a child cannot name Python code" in str(report.data)
+
+
+FILE = """
+directive = "Make it light"
+tool_allowlist = ["python.*"]
+proposer = { kind = "python", callable = "strategy.py:propose" }
+[[criteria]]
+criterion_id = "mass"
+kind = "metric_threshold"
+metric = "mass"
+op = "<="
+target = 2.4
+[budget]
+max_iterations = 20
+"""
+STRATEGY = """
+import pursuit
+
+def propose(view):
+    return pursuit.call("evaluate", width=3 - 0.1 * view.iteration)
+"""
+
+
+@pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
+def test_a_file_names_code_beside_it_if_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PURSUIT_TRUST")
+    path, config = tmp_path / "mission.toml", Configuration()
+    path.write_text(FILE)
+    (tmp_path / "strategy.py").write_text(STRATEGY)
+    file = load_mission_file(path)
+
+    async def main() -> None:
+        async with Runtime(state=tmp_path / "a.db", config=config, tools=[evaluate]) as runtime:
+            with pytest.raises(NotTrusted, match=r"strategy\.py"):
+                await runtime.start_file(file)
+            monkeypatch.setenv("PURSUIT_TRUST", "1")
+            started = await runtime.start_file(file)
+            assert (await runtime.resume(started.session_id)).completed
+
+    anyio.run(main)
+    (tmp_path / "strategy.py").unlink()
+    with pytest.raises(ValidationFailed, match="cannot be read"):
+        load_mission_file(path)
+
+
+@pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
+def test_code_that_changed_after_the_yes_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PURSUIT_TRUST")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    path, code, state = tmp_path / "mission.toml", tmp_path / "strategy.py", tmp_path / "a.db"
+    path.write_text(FILE)
+    code.write_text(STRATEGY)
+    file = load_mission_file(path)
+    record([of_mission(file)])
+
+    async def main() -> None:
+        async with Runtime(state=state, config=Configuration(), tools=[evaluate]) as runtime:
+            started = await runtime.start_file(file)
+        code.write_text(f"open({str(tmp_path / 'owned')!r}, 'w').close()\n{STRATEGY}")
+        async with Runtime(state=state, config=Configuration(), tools=[evaluate]) as runtime:
+            with pytest.raises(NotTrusted, match=r"strategy\.py"):
+                await runtime.resume(started.session_id)
+        assert not (tmp_path / "owned").exists()
+
+    anyio.run(main)
