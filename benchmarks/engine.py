@@ -30,6 +30,7 @@ from pursuit import Budget, Mission, RepeatProposer, Runtime, metric
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallSettled, encode
 from pursuit.core.state import MissionState
+from pursuit.engine.driver import RunOrder
 from pursuit.ledger.contract import Draft, Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 
@@ -113,7 +114,7 @@ async def iteration_seconds(runtime: Runtime, tool: str) -> float:
         if phase == "decided" or not times:
             times.append(time.perf_counter())
 
-    await runtime.service.driver.drive(started.session_id, iterations=PAIRS, observer=observe)
+    await runtime.service.driver.drive(RunOrder(started.session_id, iterations=PAIRS, observer=observe))
     assert len(times) == PAIRS + 1
     return (times[-1] - times[0]) / PAIRS
 
@@ -129,7 +130,7 @@ async def together(one: Callable[[str], Coroutine[Any, Any, object]], names: lis
 
 async def missions_rate(runtime: Runtime, tool: str) -> float:
     names = [(await runtime.service.start(mission(tool))).session_id for _ in range(MISSIONS)]
-    return await together(partial(runtime.service.driver.drive, iterations=STEPS), names)
+    return await together(lambda name: runtime.service.driver.drive(RunOrder(name, iterations=STEPS)), names)
 
 
 async def ledger_rate(ledger: SqliteLedger) -> float:

@@ -29,6 +29,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
 from smallest_server import NAME, make
 
+from pursuit.engine.driver import RunOrder
+
 ERAS = {"2026-07-28": "2026-07-28"} if SMOKE else {"legacy": "2025 era", "2026-07-28": "2026-07-28"}
 YOUNG, OLD = sized(10, 2), sized(10_000, 4)
 ROUNDS = 11
@@ -69,7 +71,7 @@ async def set_up(folder: Path) -> Stage:
     async with open_runtime(folder) as runtime:
         for iterations in (YOUNG, OLD):
             names.append((await runtime.service.start(mission(TOOLS[0]))).session_id)
-            await runtime.service.driver.drive(names[-1], iterations=iterations)
+            await runtime.service.driver.drive(RunOrder(names[-1], iterations=iterations))
     return Stage(folder=folder, young=names[0], old=names[1])
 
 

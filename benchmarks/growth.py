@@ -20,6 +20,7 @@ from figures import Figure, finish, ratio_of_rounds, sized
 
 from pursuit import Runtime
 from pursuit.core.state import MissionState
+from pursuit.engine.driver import RunOrder
 from pursuit.engine.state_cache import States
 
 AGE = sized(10_000, 12)
@@ -49,7 +50,7 @@ class Stopwatch:
 
 
 async def drive(runtime: Runtime, mission_id: str, iterations: int, watch: Stopwatch) -> None:
-    await runtime.service.driver.drive(mission_id, iterations=iterations, observer=watch.observe)
+    await runtime.service.driver.drive(RunOrder(mission_id, iterations=iterations, observer=watch.observe))
 
 
 async def young_median(runtime: Runtime) -> float:

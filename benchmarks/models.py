@@ -47,7 +47,7 @@ from pursuit import Budget, Mission, Runtime, metric  # noqa: E402
 from pursuit.config.configuration import Configuration  # noqa: E402
 from pursuit.core.events import ModelAnswer, WantedCall  # noqa: E402
 from pursuit.core.state import MissionState  # noqa: E402
-from pursuit.engine.driver import Driver  # noqa: E402
+from pursuit.engine.driver import Driver, RunOrder  # noqa: E402
 from pursuit.proposers.language import ModelAccess, Terms  # noqa: E402
 
 SHAPES = ("openai-chat",) if SMOKE else tuple(MODELS)
@@ -244,7 +244,7 @@ class Timed:
     async def drive(self, iterations: int | None = None) -> list[float]:
         """Our times for the requests of one run of so many iterations."""
         first = len(self.model.ours)
-        await self.driver.drive(self.mission_id, iterations=iterations, observer=self.model.observe)
+        await self.driver.drive(RunOrder(self.mission_id, iterations=iterations, observer=self.model.observe))
         return self.model.ours[first:]
 
     async def events(self) -> int:

@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from postgres_peers import postgres_peer
 from pursuit import Budget, ClientProposer, Mission, Runtime, __version__, metric
 from pursuit.config.configuration import Configuration
 from pursuit.demo.local_postgres import LocalPostgres
+from pursuit.engine.driver import RunOrder
 from pursuit.ledger.opening import file_of
 from pursuit.ledger.postgres import PostgresLedger
 from pursuit.service.audit import Caller
@@ -117,7 +117,7 @@ async def one_mission(address: str, folder: Path) -> list[Figure]:
 
 async def rate_of(runtime: Runtime) -> float:
     names = [(await runtime.service.start(mission(TOOLS[0]))).session_id for _ in range(MISSIONS)]
-    return await together(partial(runtime.service.driver.drive, iterations=STEPS), names, STEPS)
+    return await together(lambda name: runtime.service.driver.drive(RunOrder(name, iterations=STEPS)), names, STEPS)
 
 
 async def fifty_missions(found: LocalPostgres, address: str, folder: Path) -> list[Figure]:

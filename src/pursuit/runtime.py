@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -44,11 +44,12 @@ from pursuit.proposers.contract import DrivingPlace
 from pursuit.proposers.language import ROOM, ModelAccess, Price
 from pursuit.proposers.model.provider import Providers, Retries
 from pursuit.sandbox import Sandbox, SandboxLimits
-from pursuit.service import Service, Started
+from pursuit.service import Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.limits import ClientLimits
 from pursuit.service.queries import require_id
+from pursuit.service.runner import Begin, Runner
 from pursuit.service.tasks import Tasks, mission_of
 from pursuit.service.toolbox import Planner, Toolbox
 from pursuit.service.tracking import open_tracking
@@ -61,12 +62,11 @@ from pursuit.upstream.pins import Pins
 from pursuit.upstream.pool import Pool, Reloaded
 
 if TYPE_CHECKING:
-    from pursuit.service.background import BackgroundRuns
     from pursuit.service.doctor import Finding
     from pursuit.service.fleet import Children
     from pursuit.service.notifications import Notifier
+    from pursuit.service.run_loop import RunLoop
     from pursuit.service.schedules import Schedules
-    from pursuit.service.worker import Worker
 
 MEGABYTE = 1024 * 1024
 OWN_TOOLS = "python"
@@ -233,7 +233,7 @@ class Runtime:
         self._schedules: Mapping[str, ScheduleConfig] = {}
         self._children: Children | None = None
         self._settings: Mapping[str, float] = {}
-        self.service: Service
+        self.service: Runner
         self.toolbox: Toolbox
         self.tasks: Tasks
         self.state_path: Path
@@ -245,7 +245,7 @@ class Runtime:
         """What tells the operator, if the configuration says so."""
         self.serves_http = False
         """Whether its clients come over HTTP; the stdio servers that it starts are told."""
-        self.runs: BackgroundRuns | None = None
+        self.runs: RunLoop | None = None
         """What drives missions in the background, in a process that serves missions."""
 
     async def _sign_roots(self, stack: AsyncExitStack, ledger: Ledger, clock: Clock, config: AuditConfig) -> None:
@@ -332,7 +332,7 @@ class Runtime:
                 tracking=None if tracking is None else tracking.see,
                 ceiling=limits.ceiling,
             )
-            self.service = Service(
+            self.service = Runner(
                 ledger=ledger,
                 states=states,
                 driver=driver,
@@ -410,7 +410,7 @@ class Runtime:
             for_workers=for_workers,
         )
 
-    def schedules(self, begin: Callable[[str], Awaitable[None]], clock: Clock | None = None) -> Schedules | None:
+    def schedules(self, begin: Begin, clock: Clock | None = None) -> Schedules | None:
         """The configured schedules, for a process that drives missions in the background; None if there are none."""
         if not self._schedules:
             return None
@@ -528,12 +528,12 @@ class Runtime:
         given = {part: self._settings[name] for name, part in names.items() if name in self._settings}
         return open_placement(path, migrate=self._settings.get("migrate_ledger", 1) != 0, **given)
 
-    def worker(self, **settings: Any) -> Worker:
-        """A worker that drives missions with the servers of this runtime; `settings` are those of `WorkerSettings`.
+    def worker(self, **settings: Any) -> RunLoop:
+        """A worker that drives missions with the servers of this runtime; `settings` are those of `LoopSettings`.
 
         Raises `InvalidArgument` for a ledger in a file.
         """
-        from pursuit.service.worker import Worker, WorkerSettings  # noqa: PLC0415 - few processes are workers
+        from pursuit.service.run_loop import LoopSettings, RunLoop  # noqa: PLC0415 - few processes are workers
 
         if self.placement is None:
             raise InvalidArgument(
@@ -542,12 +542,12 @@ class Runtime:
             )
         checks = [f"{CHECK}{name}" for name in self.service.checks]
         lease = self._settings.get("lease_seconds", LEASE_SECONDS)
-        return Worker(
+        return RunLoop(
             self.service,
+            self.use_servers_of,
             self.placement,
-            WorkerSettings(lease_seconds=lease, **settings),
+            LoopSettings(lease_seconds=lease, **settings),
             has=[*self._pool.names, *checks],
-            prepare=self.use_servers_of,
             finish_calls=self.tasks.finish_calls,
         )
 

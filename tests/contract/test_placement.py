@@ -22,6 +22,7 @@ from pursuit import Budget, Runtime, metric, succeeded, tool
 from pursuit.config.configuration import Configuration, load_configuration
 from pursuit.config.files import locate_state
 from pursuit.core.events import CallSettled, RunClaimed
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.ledger.placement import Again, Job, Requirements, WorkerRow
 from pursuit.ledger.postgres import PostgresLedger
@@ -29,7 +30,7 @@ from pursuit.ledger.postgres_schema import Link, migrate_up
 from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
-from pursuit.service.background import BackgroundRuns
+from pursuit.service.run_loop import background_runs
 
 pytestmark = pytest.mark.usefixtures("own_data")
 
@@ -618,18 +619,18 @@ def test_a_background_run_of_a_server_is_left_to_workers_where_there_are_any(new
     async def scene() -> None:
         async with (
             runtime(address, measure) as serving,
-            BackgroundRuns(serving.service, serving.use_servers_of) as runs,
+            background_runs(serving.service, serving.use_servers_of) as runs,
             runtime(address, measure) as other,
         ):
             stepped = {"proposer": {"kind": "client"}, "budget": Budget(max_iterations=5)}
             alone = (await serving.service.start(mission(**stepped))).session_id
             given = mission(proposer=replay(proposal(("measure", {})))).proposer.proposals[0]  # type: ignore[union-attr]
-            await runs.begin(alone, 1, given)
+            await runs.begin(RunOrder(alone, iterations=1, proposal=given))
             await until(serving, alone, lambda state: state.iteration_count == 1)
             queued = (await serving.service.start(mission(**stepped, queue="gpu"))).session_id
-            await runs.begin(queued, 1, given)
+            await runs.begin(RunOrder(queued, iterations=1, proposal=given))
             async with working(other):
-                await runs.begin(alone, 1, given)
+                await runs.begin(RunOrder(alone, iterations=1, proposal=given))
                 await until(serving, alone, lambda state: state.iteration_count == 2)
             assert len(await events_of(serving, alone, RunClaimed)) == 3, "driven here, handed over, driven there"
             async with working(other, "gpu", queues=["gpu"]):

@@ -14,6 +14,7 @@ from postgres_server import NewDatabase
 
 from pursuit import Budget, Mission
 from pursuit.core.criteria import check, event, metric, predicate
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.opening import file_of
 
@@ -160,7 +161,7 @@ async def _full_disk(folder: Path, at: int) -> None:
         full = _FullDisk(runtime.ledger, world, at)
         driver = replace(runtime.service.driver, ledger=full)
         with pytest.raises(LedgerUnavailable):
-            await driver.drive(mission_id)
+            await driver.drive(RunOrder(mission_id))
         assert full.marks is not None
         began = {key for key in world.executed if key not in full.marks}
         intended = {call["key"] for call in (await calls_of(runtime.ledger, mission_id)).values()}

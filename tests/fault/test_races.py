@@ -27,6 +27,7 @@ from pursuit.core.events import (
     RunClaimed,
     decode,
 )
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict
 from pursuit.service import Service
 
@@ -88,10 +89,10 @@ async def _round(folder: Path, chance: random.Random, word: str) -> float:
         process = _driver(state, record, mission_id)
         await _running(service, mission_id, 1)
         with pytest.raises(Conflict):
-            await service.driver.drive(mission_id)
+            await service.driver.drive(RunOrder(mission_id))
         await anyio.sleep(chance.uniform(0, 0.3))
         with pytest.raises(Conflict):
-            await service.driver.drive(mission_id)
+            await service.driver.drive(RunOrder(mission_id))
         late = 0.0
         if word == "pause":
             assert (await service.pause(mission_id)).status == "paused"

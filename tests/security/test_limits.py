@@ -22,9 +22,9 @@ from pursuit.engine.context import Spent
 from pursuit.errors import ValidationFailed
 from pursuit.server.tokens import Scope
 from pursuit.service.approvals import Approvals
-from pursuit.service.background import POLL_SECONDS
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.service.limits import Usage, stream_of
+from pursuit.service.run_loop import POLL_SECONDS
 
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 

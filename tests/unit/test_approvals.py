@@ -12,12 +12,13 @@ from hands import LONG, Hands
 from pursuit import Budget, Proposal, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import ApprovalAnswered, ApprovalAsked, WaitBegan
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.audit import Caller
-from pursuit.service.background import BackgroundRuns
 from pursuit.service.queries import approval_row
+from pursuit.service.run_loop import background_runs
 from pursuit.service.timeline import Timelines
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write*"),))
@@ -154,8 +155,8 @@ def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path: Path)
         async with world.stage(tmp_path, approval_timeout=0.2) as runtime:
             made = mission(proposer=repeat("write"), budget=Budget(max_iterations=1))
             name = (await runtime.service.start(made)).session_id
-            async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
-                await runs.begin(name, 1, None)
+            async with background_runs(runtime.service, runtime.use_servers_of) as runs:
+                await runs.begin(RunOrder(name, iterations=1))
                 await until(runtime, name, lambda state: state.iteration_count == 1)
             ((tool, outcome),) = await outcomes(runtime, name)
             assert (tool, outcome, world.done) == ("world.write", "denied", [])
@@ -171,8 +172,8 @@ def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
         async with world.stage(tmp_path) as runtime, world.stage(tmp_path) as terminal:
             made = mission(proposer=repeat("write"), budget=Budget(max_iterations=5))
             name = (await runtime.service.start(made)).session_id
-            async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
-                await runs.begin(name, 2, None)
+            async with background_runs(runtime.service, runtime.use_servers_of) as runs:
+                await runs.begin(RunOrder(name, iterations=2))
                 await until(terminal, name, lambda state: state.waiting_for == "approval")
                 rows = await Approvals(terminal.service).open(name)
                 await Approvals(terminal.service).answer(rows[0].approval_id, "mission")

@@ -11,9 +11,10 @@ from engine_stage import Gate, events_of, mission, play, proposal, repeat, stage
 
 from pursuit import Budget, Proposal, Runtime
 from pursuit.core.events import IterationProposed, MissionPaused, MissionResumed, RunClaimed, encode
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, SessionTerminal, ValidationFailed
 from pursuit.ledger.contract import ANY, Draft
-from pursuit.service.background import BackgroundRuns
+from pursuit.service.run_loop import RunLoop, background_runs
 
 
 def step(by: int = 1) -> dict[str, Any]:
@@ -33,13 +34,8 @@ async def _until(runtime: Runtime, mission_id: str, count: int) -> None:
     await until(runtime, mission_id, lambda state: state.iteration_count >= count)
 
 
-async def _later(runtime: Runtime, runs: BackgroundRuns, name: str, count: int, given: Any = None) -> dict[str, Any]:
-    return await runtime.service.iterate_later(
-        name,
-        iterations=count,
-        proposal=given,
-        drive=lambda iterations, said: runs.begin(name, iterations, said),
-    )
+async def _later(runtime: Runtime, runs: RunLoop, name: str, count: int, given: Any = None) -> dict[str, Any]:
+    return await runtime.service.iterate(name, iterations=count, proposal=given, begin=runs.begin)
 
 
 def test_a_background_run_is_in_the_ledger_when_the_answer_is_given_and_goes_as_far_as_it_was_told(
@@ -50,7 +46,7 @@ def test_a_background_run_is_in_the_ledger_when_the_answer_is_given_and_goes_as_
     async def scene() -> None:
         async with (
             stage(tmp_path, gate.hold) as runtime,
-            BackgroundRuns(runtime.service, runtime.use_servers_of) as runs,
+            background_runs(runtime.service, runtime.use_servers_of) as runs,
         ):
             name = await _started(runtime, proposer=repeat("hold"))
             answer = await _later(runtime, runs, name, 3)
@@ -70,7 +66,7 @@ def test_a_background_run_is_in_the_ledger_when_the_answer_is_given_and_goes_as_
 
 def test_what_is_refused_is_refused_at_once(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with stage(tmp_path, step) as runtime, BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
+        async with stage(tmp_path, step) as runtime, background_runs(runtime.service, runtime.use_servers_of) as runs:
             name = await _started(runtime, proposer=repeat("step"))
             with pytest.raises(InvalidArgument, match="takes no proposal"):
                 await _later(runtime, runs, name, 1, Proposal(tool_calls=[]))
@@ -93,7 +89,7 @@ def test_a_run_that_was_cut_short_is_taken_up_by_the_next_server_and_one_that_so
                     awaited, iterations=40, observer=lambda _id, phase, _state: phase == "decided" and scope.cancel()
                 )
             done = (await runtime.service.state(awaited)).iteration_count
-            async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
+            async with background_runs(runtime.service, runtime.use_servers_of) as runs:
                 name = await _started(runtime, proposer=repeat("hold"))
                 await _later(runtime, runs, name, 4)
                 await gate.entered.wait()
@@ -102,7 +98,7 @@ def test_a_run_that_was_cut_short_is_taken_up_by_the_next_server_and_one_that_so
         gate.release.set()
         async with stage(tmp_path, gate.hold, step) as runtime:
             assert set(await runtime.service.interrupted()) == {awaited, name}
-            async with BackgroundRuns(runtime.service, runtime.use_servers_of):
+            async with background_runs(runtime.service, runtime.use_servers_of):
                 await _until(runtime, name, 4)
             assert (await runtime.service.state(awaited)).iteration_count == done
 
@@ -116,10 +112,10 @@ def test_a_clients_proposal_for_a_background_run_survives_the_end_of_the_process
             said = Proposal(**proposal(("step", {"by": 7})))
             with pytest.raises(ZeroDivisionError):  # the process ends right after the answer was promised
                 await runtime.service.driver.drive(
-                    name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0)
+                    RunOrder(name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0))
                 )
             assert await events_of(runtime, name, IterationProposed) == []
-            async with BackgroundRuns(runtime.service, runtime.use_servers_of):
+            async with background_runs(runtime.service, runtime.use_servers_of):
                 await _until(runtime, name, 1)
             (begun,) = await events_of(runtime, name, IterationProposed)
             assert [(call.tool, call.args) for call in begun.calls] == [("world.step", {"by": 7})]
@@ -132,14 +128,14 @@ def test_pausing_ends_a_background_run_so_that_resuming_drives_nothing(tmp_path:
 
     async def scene() -> None:
         async with stage(tmp_path, gate.hold) as runtime:
-            async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
+            async with background_runs(runtime.service, runtime.use_servers_of) as runs:
                 name = await _started(runtime, proposer=repeat("hold"))
                 await _later(runtime, runs, name, 5)
                 await gate.entered.wait()
                 await runtime.service.pause(name)
                 await until(runtime, name, lambda state: state.open and state.open.calls)
             gate.release.set()
-            async with BackgroundRuns(runtime.service, runtime.use_servers_of):
+            async with background_runs(runtime.service, runtime.use_servers_of):
                 await runtime.service.resume(name)
                 assert await runtime.service.interrupted(background=True) == []
                 answer = await runtime.service.iterate(name, iterations=2)
@@ -150,7 +146,7 @@ def test_pausing_ends_a_background_run_so_that_resuming_drives_nothing(tmp_path:
 
 def test_more_budget_wakes_a_background_run_that_waited_for_it(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with stage(tmp_path, step) as runtime, BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
+        async with stage(tmp_path, step) as runtime, background_runs(runtime.service, runtime.use_servers_of) as runs:
             budget = Budget(max_iterations=2, on_exhausted="wait")
             name = await _started(runtime, proposer=repeat("step"), budget=budget)
             await _later(runtime, runs, name, 4)
@@ -243,7 +239,7 @@ def test_who_comes_second_with_the_same_knowledge_begins_nothing(tmp_path: Path)
             name = await _started(runtime, proposer=repeat("step"))
             done = await runtime.service.iterate(name, after=0)
             with pytest.raises(Overtaken):  # between its look and its claim somebody else was faster
-                await runtime.service.driver.drive(name, iterations=1, after=0)
+                await runtime.service.driver.drive(RunOrder(name, iterations=1, after=0))
             assert await runtime.service.iterate(name, after=0) == done
             assert (await runtime.service.state(name)).iteration_count == 1
 

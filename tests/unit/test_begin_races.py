@@ -12,6 +12,7 @@ from engine_stage import Gate, events_of, mission, outcomes, play, proposal, rep
 from pursuit import Budget, Proposal, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, RunClaimed
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict, SessionPaused
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
@@ -85,7 +86,7 @@ def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(tmp_pat
             said = Proposal(**proposal(("count", {"by": 1})))
             with pytest.raises(ZeroDivisionError):
                 await one.service.driver.drive(
-                    name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0)
+                    RunOrder(name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0))
                 )
             before = await one.service.state(name)
             goal = before.run_goal

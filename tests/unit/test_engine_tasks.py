@@ -25,7 +25,8 @@ from hands import LONG, Hands
 
 from pursuit import Budget, Runtime, metric, tool
 from pursuit.core.events import CallIntended, WaitBegan
-from pursuit.service.background import BackgroundRuns
+from pursuit.engine.driver import RunOrder
+from pursuit.service.run_loop import background_runs
 
 
 class Job:
@@ -121,10 +122,10 @@ def test_a_background_run_is_woken_by_its_task(tmp_path: Path) -> None:
         return None
 
     async def scene() -> None:
-        async with stage(tmp_path, job.tool()) as runtime, BackgroundRuns(runtime.service, prepared) as runs:
+        async with stage(tmp_path, job.tool()) as runtime, background_runs(runtime.service, prepared) as runs:
             wanted = mission(criteria=[score()], proposer=repeat("world.train"))
             mission_id = (await runtime.service.start(wanted)).session_id
-            await runs.begin(mission_id, 1, None)
+            await runs.begin(RunOrder(mission_id, iterations=1))
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             job.go.set()
             await until(runtime, mission_id, lambda state: state.status == "completed")
@@ -312,7 +313,7 @@ def test_a_task_of_a_client_that_has_gone_is_cancelled_at_the_cap(
         return None
 
     async def scene() -> None:
-        async with stage(tmp_path, job.tool()) as runtime, BackgroundRuns(runtime.service, prepared):
+        async with stage(tmp_path, job.tool()) as runtime, background_runs(runtime.service, prepared):
             wanted = mission(proposer=repeat("world.train"), budget=Budget(max_wall_clock_seconds=LONG))
             mission_id = (await runtime.service.start(wanted)).session_id
             await runtime.service.iterate(mission_id)

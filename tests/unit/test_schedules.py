@@ -17,7 +17,7 @@ from engine_stage import play
 
 from pursuit.config.configuration import Configuration, Overlap, ScheduleConfig, load_configuration
 from pursuit.errors import ExtraMissing, ValidationFailed
-from pursuit.service.background import BackgroundRuns
+from pursuit.service.run_loop import background_runs
 from pursuit.service.schedules import Cron, Schedules, schedule_rows, stream_of
 
 TWO = datetime(2026, 11, 16, 2, 0, tzinfo=UTC).timestamp()
@@ -75,9 +75,9 @@ async def serving(
 ) -> AsyncIterator[tuple[Server, Schedules]]:
     async with (
         Server(folder, config, at, when) as runtime,
-        BackgroundRuns(runtime.service, runtime.use_servers_of) as runs,
+        background_runs(runtime.service, runtime.use_servers_of) as runs,
     ):
-        schedules = runtime.schedules(lambda name: runs.begin(name, None, None), clock)
+        schedules = runtime.schedules(runs.begin, clock)
         assert schedules is not None
         yield runtime, schedules
 

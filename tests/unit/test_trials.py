@@ -18,7 +18,7 @@ from pursuit import Budget, Report, metric
 from pursuit.cli.progress import iteration_line
 from pursuit.cli.reports import format_of
 from pursuit.core.report import Trial
-from pursuit.engine.driver import assemble
+from pursuit.engine.driver import RunOrder, assemble
 from pursuit.errors import ExtraMissing, InvalidArgument
 from pursuit.reports.trials import as_csv, as_frame, as_parquet, table_of
 from pursuit.service.timeline import Timelines
@@ -74,7 +74,7 @@ def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: int) ->
             found = {"kind": "search", "tool_name": "say", "parameters": {"x": {"low": 0, "high": 99, "kind": "int"}}}
             wanted = mission(criteria=[metric("x") < 0], budget=Budget(max_iterations=80), proposer=found)
             name = (await runtime.service.start(wanted)).session_id
-            await runtime.service.driver.drive(name, iterations=2)
+            await runtime.service.driver.drive(RunOrder(name, iterations=2))
             await runtime.service.run(name)
             return await runtime.service.report(name), await assemble(runtime.service.ledger, name)
 

@@ -33,6 +33,7 @@ from pursuit.core.budgets import most_requests
 from pursuit.core.caps import BY_REASON
 from pursuit.core.events import Permission
 from pursuit.core.mission import Proposal
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.opening import address_of
 from pursuit.policy.rules import parse_mode
@@ -108,7 +109,7 @@ class Drive:
             await runtime.use_servers_of(mission_id)
             if model is not None:
                 await runtime.service.resume(mission_id, model=model)
-            await runtime.service.hand_over(mission_id, resume=True, mode=self._mode)
+            await runtime.service.hand_over(RunOrder(mission_id, resume=True, mode=self._mode))
             status = await runtime.service.status(mission_id)
             return self.screen.render(CommandAnswer(status, mission_id, *self._placed(mission_id, status)))
 

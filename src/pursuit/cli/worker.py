@@ -13,7 +13,7 @@ from pursuit.cli.context import Context, WithContext, command, stop_signals
 if TYPE_CHECKING:
     from pursuit.ledger.placement import Placement, WorkerRow
     from pursuit.runtime import Runtime
-    from pursuit.service.worker import Worker
+    from pursuit.service.run_loop import RunLoop
 
 PANEL = "Serve"
 
@@ -88,7 +88,7 @@ async def _serve(opened: Runtime, settings: dict[str, Any]) -> None:
 
     log = logging.getLogger(__name__)
 
-    async def listen(worker: Worker, *, task_status: TaskStatus[None]) -> None:
+    async def listen(worker: RunLoop, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(*stop_signals(hang_up=True)) as signals:
             task_status.started()
             async for number in signals:
@@ -160,7 +160,7 @@ def drain(
 ) -> CommandAnswer:
     """Let a worker finish what it does and end; its other missions go on elsewhere."""
     _require_shared(context)
-    from pursuit.service.worker import drain as order
+    from pursuit.service.run_loop import drain as order
 
     context.look(lambda runtime: order(runtime.service, name))
     return CommandAnswer({"draining": name}, Fact("draining", name))

@@ -12,7 +12,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -135,6 +135,34 @@ Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
 """Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """A run that is wanted: of which mission, how far, for whom."""
+
+    mission_id: str
+    _: KW_ONLY
+    iterations: int | None = None
+    """None: until the mission ends or waits."""
+    proposal: Proposal | None = None
+    after: int | None = None
+    """The iterations that the caller knows of; nothing is begun if there are more."""
+    resume: bool = False
+    """Whether a paused or failed mission goes on, and for the operator one that made no progress."""
+    background: bool = False
+    """Whether another process takes the run over if this one dies."""
+    mode: str | None = None
+    """The policy mode that the operator chose for this run; it is recorded."""
+    driver: Identity | None = None
+    """The client that asks for it; None is the operator."""
+    sampler: LanguageModel | None = None
+    """The language model of that client, if it lends one."""
+    observer: Observer | None = None
+    claimed: Callable[[MissionState], None] | None = None
+    """Called once the run is in the ledger: from then on it can be resumed."""
+    placed: Placed | None = None
+    """The run ends early when its worker leaves, and at a long wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
     """Drives missions in this process."""
@@ -158,32 +186,14 @@ class Driver:
     ceiling: Ceiling | None = None
     """Says when a client has reached a limit of the operator."""
 
-    async def drive(
-        self,
-        mission_id: str,
-        *,
-        iterations: int | None = None,
-        proposal: Proposal | None = None,
-        observer: Observer | None = None,
-        resume: bool = False,
-        background: bool = False,
-        after: int | None = None,
-        claimed: Callable[[MissionState], None] | None = None,
-        sampler: LanguageModel | None = None,
-        mode: str | None = None,
-        driver: Identity | None = None,
-        placed: Placed | None = None,
-    ) -> MissionState:
-        """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
+    async def drive(self, order: RunOrder) -> MissionState:
+        """Advances a mission as far as the order says, and returns its state.
 
-        With `resume` a paused or failed mission goes on, and for the operator one that made no progress. Raises
-        `Conflict` at once if another driver holds it, and `UpstreamUnavailable` or `ModelUnavailable` before anything
-        is spent if one of its servers or its language model cannot be reached. Raises `Overtaken` if the mission has
-        more than `after` iterations. `claimed` is called with the state once the run is in the ledger: a run that dies
-        later can be resumed. `sampler` is the model of the client that asks for this, if it has one. `mode` is recorded
-        as the policy mode that the operator chose for this run, `driver` the client that asks for it (None: the
-        operator). A `placed` run ends early when its worker leaves, and at a long wait.
+        Raises `Conflict` at once if another driver holds it, and `UpstreamUnavailable` or `ModelUnavailable` before
+        anything is spent if one of its servers or its language model cannot be reached. Raises `Overtaken` if the
+        mission has more iterations than the order knows of.
         """
+        mission_id = order.mission_id
         claim = await self.ledger.claim(mission_id)
         if claim is None:
             raise await self._driven(mission_id)
@@ -191,26 +201,17 @@ class Driver:
             with self.ledger.bell(mission_id) as bell:
                 state, head = await self.states.take(mission_id)
                 try:
-                    if after is not None and state.iteration_count > after:
-                        raise Overtaken(f"{mission_id} is already past iteration {after}", session_id=mission_id)
-                    if not (resume and driver is None and state.can_go_on):
-                        _runnable(mission_id, state, proposal, resume=resume)
+                    if order.after is not None and state.iteration_count > order.after:
+                        raise Overtaken(f"{mission_id} is already past iteration {order.after}", session_id=mission_id)
+                    if not (order.resume and order.driver is None and state.can_go_on):
+                        _runnable(mission_id, state, order.proposal, resume=order.resume)
                     kind, settings = kind_of(state.mission.proposer), state.mission.proposer
                     notes = await kind.ready(settings, mission_id, state.mission, self.place)
                 except PursuitError:
                     self.states.give(mission_id, state, head)
                     raise
                 journal = Journal(self.ledger, mission_id, state, head, bell, claim=claim)
-                run = await self._begin(
-                    journal,
-                    iterations,
-                    proposal,
-                    observer,
-                    background=background,
-                    mode=mode,
-                    driver=driver,
-                    placed=placed,
-                )
+                run = await self._begin(journal, order)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
 
                 async def compact(event: ConversationCompacted) -> None:
@@ -225,9 +226,9 @@ class Driver:
                     compact=compact,
                     mission_id=mission_id,
                     now=self.clock.now,
-                    sampler=sampler,
+                    sampler=order.sampler,
                     lessons=lessons,
-                    proposal=proposal,
+                    proposal=order.proposal,
                     services=run.services,
                     place=self.place,
                 )
@@ -236,8 +237,8 @@ class Driver:
                     settle_lost(run)
                     warn(run, notes)
                     await journal.flush()
-                    if claimed is not None:
-                        claimed(journal.state)
+                    if order.claimed is not None:
+                        order.claimed(journal.state)
                     state = await self._guarded(run)
         finally:
             with anyio.CancelScope(shield=True):
@@ -281,26 +282,15 @@ class Driver:
         finally:
             await claim.release()
 
-    async def _begin(
-        self,
-        journal: Journal,
-        iterations: int | None,
-        proposal: Proposal | None,
-        observer: Observer | None,
-        *,
-        background: bool,
-        mode: str | None,
-        driver: Identity | None,
-        placed: Placed | None,
-    ) -> Run:
+    async def _begin(self, journal: Journal, order: RunOrder) -> Run:
         """Records who drives now and how far, and settles what a dead driver left behind."""
         state = journal.state
-        callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, driver)]))
-        policy = state.mission.policy if placed is None else _tightened(state)
+        callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, order.driver)]))
+        policy = state.mission.policy if order.placed is None else _tightened(state)
         own = kind_of(state.mission.proposer).tools(state.mission.proposer)
         tools = await self.source.tools_for(state.tools, policy, callers, own)
-        run = self._new_run(journal, tools, observer)
-        run.placed = placed
+        run = self._new_run(journal, tools, order.observer)
+        run.placed = order.placed
         now, before = self.clock.now(), journal.state.status
         over = await worked_until(self.ledger, journal.state, now, self.task_ended)
         claimed = RunClaimed(
@@ -308,11 +298,11 @@ class Driver:
             run=secrets.token_hex(8),
             pid=os.getpid(),
             host=platform.node(),
-            iterations=iterations,
-            background=background,
-            proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
-            mode=mode,
-            driver=driver,
+            iterations=order.iterations,
+            background=order.background,
+            proposal=order.proposal.model_dump(mode="json") if order.background and order.proposal else None,
+            mode=order.mode,
+            driver=order.driver,
         )
 
         def begin(state: MissionState) -> Sequence[Event]:

@@ -6,6 +6,7 @@ Correctness never rests on it: a job is a hint to look at a mission, and the lea
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -167,6 +168,66 @@ class Placement(Protocol):
     async def close(self) -> None:
         """Closes the connections."""
         ...
+
+
+class InProcessPlacement:
+    """The jobs of one process, in memory. What it has not done at its end, the next process finds in the ledger."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, tuple[float, Job, Requirements]] = {}
+        self._running = 0
+        self._changed = anyio.Event()
+
+    async def enqueue(self, key: str, needs: Requirements, *, caller: str = "", delay: float = 0.0) -> None:
+        """See `Placement.enqueue`; the one worker of a process needs no turns."""
+        self._add(Job(key=key), needs, delay)
+
+    def _add(self, job: Job, needs: Requirements, delay: float) -> None:
+        due = anyio.current_time() + delay
+        if job.key not in self._due or due < self._due[job.key][0]:
+            self._due[job.key] = due, job, needs
+            self._changed.set()
+
+    async def run(self, serving: Serving, concurrency: int) -> None:
+        """See `Placement.run`."""
+        places = anyio.CapacityLimiter(concurrency)
+
+        async def stop() -> None:
+            await serving.stopping.wait()
+            self._changed.set()
+
+        async def work(job: Job, needs: Requirements) -> None:
+            async with places:
+                self._running += 1
+                try:
+                    again = await serving.work(job)
+                finally:
+                    self._running -= 1
+            if again is not None:
+                more = Requirements(needs.queue, (*needs.things, *again.requires))
+                self._add(Job(key=job.key, attempts=again.attempts), more, again.seconds)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop)
+            while not serving.stopping.is_set():
+                self._changed = anyio.Event()
+                usable = {key: one for key, one in self._due.items() if serving.serves(one[2])}
+                now = anyio.current_time()
+                for key, (due, job, needs) in usable.items():
+                    if due <= now:
+                        del self._due[key]
+                        tasks.start_soon(work, job, needs)
+                with anyio.CancelScope(
+                    deadline=min((due for due, *_ in usable.values() if due > now), default=math.inf)
+                ):
+                    await self._changed.wait()
+
+    async def health(self) -> Health:
+        """See `Placement.health`; nobody asks about the one worker of a process."""
+        return Health(workers=(), queued=len(self._due), running=self._running)
+
+    async def close(self) -> None:
+        """See `Placement.close`."""
 
 
 def as_row(about: dict[str, Any], **more: Any) -> WorkerRow:

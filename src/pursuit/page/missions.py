@@ -223,8 +223,7 @@ async def resume(view: PageView) -> Response:
         state = await view.service.resume(mission_id, caller=caller)
     if runs is None or not _drives_itself(state):
         return _back(view, "allowed")
-    async with view.service.control(caller, "run", mission_id):
-        await runs.begin(mission_id, None, None)
+    await view.page.runtime.service.run(mission_id, caller=caller, begin=runs.begin)
     return _back(view, "resumed")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from pursuit.page.app import Page, PageView
-from pursuit.service.worker import drain
+from pursuit.service.run_loop import drain
 
 
 def add(page: Page) -> None:

@@ -1,174 +1,29 @@
-"""Background runs: a serving process drives them, and resumes those that were interrupted.
-
-Invariant: a run that was promised to a caller is in the ledger, so the next serving process resumes it.
-"""
+"""Runs of missions that are MCP tasks: what a task keeps of its run, and how it goes on after its process died."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 
-from pursuit.core.events import Channel, Identity
+from pursuit.core.events import Channel
 from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.engine.context import Observer, Phase
-from pursuit.errors import Conflict, LimitReached, PursuitError, SessionNotFound
+from pursuit.errors import LimitReached, PursuitError
 from pursuit.service.audit import Caller, local_subject
-from pursuit.service.service import Service
+from pursuit.service.runner import Runner
 from pursuit.service.tasks import LOCAL
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
 
-POLL_SECONDS = 0.5
-SHARED_POLL_SECONDS = 2.0
-"""The same on a database, which other processes need, too."""
-FIRST_RETRY = 1.0
-LAST_RETRY = 60.0
-
-log = logging.getLogger(__name__)
-
+RETRY_SECONDS = 1.0
 Prepare = Callable[[str], Awaitable[None]]
-
-
-class BackgroundRuns:
-    """The runs of one process. Leaving it stops them where they are, recorded and resumable."""
-
-    def __init__(self, service: Service, prepare: Prepare) -> None:
-        self._service = service
-        self._prepare = prepare
-        self._driving: set[str] = set()
-        self._not_before: dict[str, tuple[float, float]] = {}
-        self._tasks: TaskGroup
-
-    async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._poll_interrupted)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(kind, value, trace)
-
-    async def begin(
-        self,
-        mission_id: str,
-        iterations: int | None,
-        proposal: Proposal | None,
-        after: int | None = None,
-        *,
-        driver: Identity | None = None,
-    ) -> None:
-        """Starts a run (iterations None: to the end), returns once it is in the ledger; raises what refuses it.
-
-        Where workers can drive it, it is left to them.
-        """
-        await self._prepare(mission_id)
-        if await self._service.is_for_workers(mission_id):
-            await self._service.hand_over(mission_id, iterations, proposal, after, driver=driver)
-            return
-        refused = await self._tasks.start(self._run, mission_id, iterations, proposal, after, driver)
-        if refused is not None:
-            raise refused
-
-    async def _run(
-        self,
-        mission_id: str,
-        iterations: int | None,
-        proposal: Proposal | None,
-        after: int | None,
-        driver: Identity | None,
-        *,
-        task_status: TaskStatus[Exception | None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        claimed: list[bool] = []
-
-        def tell(_state: MissionState) -> None:
-            self._driving.add(mission_id)
-            claimed.append(True)
-            task_status.started(None)
-
-        try:
-            await self._service.driver.drive(
-                mission_id,
-                iterations=iterations,
-                proposal=proposal,
-                background=True,
-                after=after,
-                claimed=tell,
-                driver=driver,
-            )
-        except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
-            if not claimed:
-                task_status.started(error)
-                return
-            log.warning("run stopped", extra=_fields(mission_id, error))
-        finally:
-            if claimed:
-                self._driving.discard(mission_id)
-
-    async def _poll_interrupted(self) -> None:
-        """Resumes interrupted runs, also those of a dead process and those whose approval was answered."""
-        while True:
-            try:
-                names = await self._service.interrupted(background=True)
-            except PursuitError as error:
-                log.warning("cannot look for interrupted runs", extra=_fields(None, error))
-                names = []
-            self._not_before = {name: wait for name, wait in self._not_before.items() if name in names}
-            for name in names:
-                due = self._not_before.get(name, (0.0, 0.0))[0]
-                if name not in self._driving and anyio.current_time() >= due:
-                    self._driving.add(name)
-                    self._tasks.start_soon(self._continue, name)
-            await anyio.sleep(POLL_SECONDS if self._service.placement is None else SHARED_POLL_SECONDS)
-
-    async def _continue(self, mission_id: str) -> None:
-        try:
-            if await self._service.is_for_workers(mission_id):
-                if not await self._service.ledger.is_claimed(mission_id):
-                    await self._service.place(mission_id)
-                self._later(mission_id, LAST_RETRY)
-                return
-            await self._prepare(mission_id)
-            driver = (await self._service.state(mission_id)).driver or Identity()
-            caller = Caller(transport="background", credential=driver.credential, subject=driver.subject)
-            async with self._service.driving(caller, mission_id):
-                log.info("continues a run that no process drove", extra={"pursuit_fields": {"mission": mission_id}})
-                await self._service.continue_run(mission_id)
-        except (Conflict, LimitReached):
-            # Another process drives it, and may die; or its client runs as many others as it may, and one will end.
-            self._later(mission_id, FIRST_RETRY)
-        except SessionNotFound:
-            return
-        except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
-            waited = self._not_before.get(mission_id, (0.0, FIRST_RETRY / 2))[1]
-            self._later(mission_id, min(2 * waited, LAST_RETRY))
-            log.warning("run cannot go on", extra=_fields(mission_id, error))
-        finally:
-            self._driving.discard(mission_id)
-
-    def _later(self, mission_id: str, seconds: float) -> None:
-        self._not_before[mission_id] = (anyio.current_time() + seconds, seconds)
-
-
-def _fields(mission_id: str | None, error: Exception) -> dict[str, Any]:
-    """What a log line about an error carries."""
-    code = error.code if isinstance(error, PursuitError) else type(error).__name__
-    return {"pursuit_fields": {"mission": mission_id, "code": code, "reason": str(error)}}
-
-
 Render = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """How an answer looks as a tool's result."""
 
@@ -238,7 +93,7 @@ class MissionTasks:
     """Goes on with the runs of tasks; `prepare` makes the servers of a mission known."""
 
     def __init__(
-        self, service: Service, prepare: Prepare, *, ask: Ask | None = None, words: Render = as_tool_result
+        self, service: Runner, prepare: Prepare, *, ask: Ask | None = None, words: Render = as_tool_result
     ) -> None:
         self._service = service
         self._prepare = prepare
@@ -281,7 +136,7 @@ class MissionTasks:
                         caller=run.caller,
                     )
             except LimitReached:  # its client runs as many others as it may, and one will end
-                await anyio.sleep(FIRST_RETRY)
+                await anyio.sleep(RETRY_SECONDS)
                 continue
             if (await self._service.state(run.session_id)).waiting_for != "approval":
                 break

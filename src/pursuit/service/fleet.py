@@ -21,6 +21,7 @@ from pursuit.core.mission import FIRST, FLEET, Fleet
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import SPAWN_TOOL, CallFailed, Folder, ProgressFn, Tool, ToolResult
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import (
     Conflict,
     PursuitError,
@@ -31,7 +32,8 @@ from pursuit.errors import (
 )
 from pursuit.ledger.contract import Claim
 from pursuit.service.audit import Caller
-from pursuit.service.service import ChildOf, Service
+from pursuit.service.runner import Runner
+from pursuit.service.service import ChildOf
 from pursuit.tasks.calls import TaskJob
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
@@ -52,7 +54,7 @@ class Children:
 
     name = FLEET
 
-    def __init__(self, service: Service, prepare: Prepare) -> None:
+    def __init__(self, service: Runner, prepare: Prepare) -> None:
         self._service = service
         self._prepare = prepare
         self._driving: set[anyio.CancelScope] = set()
@@ -109,7 +111,7 @@ class Children:
 class _ChildRun:
     """One child, from its slot among those that may run at once to its end."""
 
-    def __init__(self, service: Service, prepare: Prepare, ctx: TaskContext, call_id: str) -> None:
+    def __init__(self, service: Runner, prepare: Prepare, ctx: TaskContext, call_id: str) -> None:
         self._service = service
         self._prepare = prepare
         self._ctx = ctx
@@ -215,7 +217,7 @@ class _ChildRun:
                 await self._service.place(self._child)
             return False  # it goes on wherever there is room, and its bell rings here
         try:
-            await self._service.drive(self._child, resume=failed is not None)
+            await self._service.drive(RunOrder(self._child, resume=failed is not None))
         except Conflict:
             return False  # another process drives it
         except (SessionPaused, SessionTerminal):

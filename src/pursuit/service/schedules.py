@@ -26,6 +26,7 @@ from pursuit.core.events import encode
 from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.engine.context import Clock
+from pursuit.engine.driver import RunOrder
 from pursuit.errors import (
     Conflict,
     ExtraMissing,
@@ -39,6 +40,7 @@ from pursuit.errors import (
 from pursuit.ledger.contract import FORGOTTEN, Draft, Ledger
 from pursuit.service.audit import Caller
 from pursuit.service.queries import new_mission_id
+from pursuit.service.runner import Begin
 from pursuit.service.service import Service
 
 MOST_COUNTED = 1_000
@@ -261,8 +263,6 @@ class _Retry:
 
 Start = Callable[[Path, str, Caller], Awaitable[None]]
 """Accepts the mission of a file under an id."""
-Begin = Callable[[str], Awaitable[None]]
-"""Begins a background run of a mission to its end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -358,7 +358,7 @@ class Schedules:
                     await self.service.abort(order.replaces, reason="replaced by the next scheduled run", caller=caller)
             if row is None:
                 await self.start(self.configs[name].mission, order.session_id, caller)
-            await self.begin(order.session_id)
+            await self.begin(RunOrder(order.session_id))
             retry.due = retry.wait = 0.0
             log.info("scheduled run started", extra=_fields(name, mission=order.session_id))
         except Conflict:

@@ -6,13 +6,12 @@ Invariant: an operation that is refused has changed nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
 from msgspec import structs
 
 from pursuit.config.configuration import USUAL_CHANNELS
@@ -24,8 +23,6 @@ from pursuit.core.events import (
     BudgetExtended,
     Channel,
     CompletionOrdered,
-    Identity,
-    IterationProposed,
     MissionCreated,
     MissionPaused,
     MissionResumed,
@@ -34,10 +31,9 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import EXTENDABLE, advance
 from pursuit.core.listing import Listing, listing_of, summary_of
-from pursuit.core.mission import Mission, Proposal, parse_proposal
+from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
-from pursuit.engine.context import Observer, Placed
-from pursuit.engine.driver import ToolSource, has_ended
+from pursuit.engine.driver import has_ended
 from pursuit.engine.execute import worked_until
 from pursuit.engine.lessons import left_out
 from pursuit.errors import (
@@ -46,26 +42,22 @@ from pursuit.errors import (
     InvalidArgument,
     ModelUnavailable,
     NotPaused,
-    Overtaken,
     PolicyDenied,
-    PursuitError,
     SessionNotFound,
     SessionTerminal,
     ValidationFailed,
 )
 from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.contract import kind_of
-from pursuit.proposers.language import LanguageModel, Models, NoAnswer
-from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal, local_subject
+from pursuit.proposers.language import Models, NoAnswer
+from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, local_subject
 from pursuit.service.conversations import Conversations
 from pursuit.service.limits import ClientLimits
 from pursuit.service.mission_admission import admit, proposer_faults
 from pursuit.service.queries import (
     Queries,
-    history_page,
     is_placeable,
     new_mission_id,
-    outcome_rows,
     require_id,
     requirements_of,
 )
@@ -94,57 +86,9 @@ def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
     return faults
 
 
-async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSource) -> None:
-    """Raises with every fault of a client's proposal, which then costs the mission nothing."""
-    kind, tools, scripts = state.mission.proposer.kind, state.tools, state.mission.allow_scripted_strategies
-    if not state.facts.proposed_by_client:
-        raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
-    faults: list[Fault] = []
-    if proposal.script is not None and not scripts:
-        faults.append(Fault(field="proposal.script", reason="this mission has allow_scripted_strategies = false"))
-    offered = await source.tools_for(tools)
-    for place, call in enumerate(proposal.tool_calls or ()):
-        at = f"proposal.tool_calls[{place}]"
-        names = [tool for tool in tools if _means(call.tool_name, tool)]
-        if len(names) != 1:
-            known = ", ".join(tools[:20])
-            faults.append(Fault(field=f"{at}.tool_name", reason=f"{call.tool_name!r} is not one of {known}"))
-            continue
-        faults += [Fault(field=f"{at}.args", reason=reason) for reason in offered.check(names[0], call.args)]
-    if faults:
-        raise ValidationFailed(faults)
-
-
-def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
-    """Whether an iteration was begun by this proposal, which a client sends again after it got no answer."""
-    calls = proposal.tool_calls or []
-    return (
-        begun.script == proposal.script
-        and len(begun.calls) == len(calls)
-        and all(
-            _means(asked.tool_name, call.tool) and asked.args == call.args
-            for asked, call in zip(calls, begun.calls, strict=True)
-        )
-    )
-
-
-def _means(word: str, tool: str) -> bool:
-    return word == tool or word == tool.partition(".")[2]
-
-
 LONGEST_REASON = 8_192
 PLACED_WITHIN = 30.0
 """Seconds after which a mission whose `start` died is a job: longer than an append in doubt takes."""
-
-
-def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What iterations came to, with the warnings that came up in them."""
-    done = {row["iteration_index"] for row in rows}
-    warnings = [one.message for one in state.raised if one.iteration in done]
-    answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
-    if state.status == "paused" and state.paused_why is not None:
-        answer["paused_reason"] = state.paused_why
-    return {**answer, "warnings": warnings} if warnings else answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,196 +206,9 @@ class Service(Queries):
         kind_of(mission.proposer).started(mission.proposer, mission_id, self.driver.place)
         return Started(session_id=mission_id, warnings=tuple(created.warnings))
 
-    async def iterate(
-        self,
-        mission_id: str,
-        *,
-        iterations: int = 1,
-        proposal: Proposal | None = None,
-        after: int | None = None,
-        observer: Observer | None = None,
-        caller: Caller | None = None,
-        sampler: LanguageModel | None = None,
-        mode: str | None = None,
-    ) -> dict[str, Any]:
-        """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
-
-        A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
-        nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
-        the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
-        """
-        repeated, proposal, head = await self._before(mission_id, iterations, proposal, after)
-        if repeated is not None:
-            return repeated
-        first: list[int] = []  # where this run began: what another driver does before is not this caller's
-        asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self.control(caller, "iterate", mission_id, asked), self.driving(caller, mission_id):
-            try:
-                state = await self.driver.drive(
-                    mission_id,
-                    iterations=iterations,
-                    proposal=proposal,
-                    observer=observer,
-                    after=after,
-                    claimed=lambda state: first.append(state.iteration_count),
-                    sampler=sampler,
-                    mode=mode,
-                    driver=(caller or self.caller).identity,
-                )
-            except Overtaken:
-                return await self.missed(mission_id, iterations, after or 0)
-            except PursuitError as error:
-                error.details["iterations"] = await self._outcomes(mission_id, first, iterations, head)
-                raise
-        return _answer(mission_id, state, await self._outcomes(mission_id, first, iterations, head))
-
-    async def iterate_later(
-        self,
-        mission_id: str,
-        *,
-        iterations: int = 1,
-        proposal: Proposal | None = None,
-        after: int | None = None,
-        drive: Callable[[int, Proposal | None], Awaitable[None]],
-        caller: Caller | None = None,
-    ) -> dict[str, Any]:
-        """Hands a run to `drive`, which returns once the run is in the ledger, and answers at once."""
-        repeated, proposal, _head = await self._before(mission_id, iterations, proposal, after)
-        if repeated is not None:
-            return repeated
-        asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        audited = self.control(caller, "iterate", mission_id, {**asked, "background": True})
-        async with audited, self.driving(caller, mission_id):
-            try:
-                await drive(iterations, proposal)
-            except Overtaken:
-                return await self.missed(mission_id, iterations, after or 0)
-        return {"session_id": mission_id, "status": (await self.state(mission_id)).status, "iterations": []}
-
     def _starting(self, caller: Caller | None, mission: Mission, size: int) -> AbstractAsyncContextManager[None]:
         """Counts a mission that a client starts; raises `LimitReached` or `ValidationFailed`."""
         return nullcontext() if self.limits is None else self.limits.starting(caller or self.caller, mission, size)
-
-    def driving(self, caller: Caller | None, mission_id: str) -> AbstractAsyncContextManager[None]:
-        """Counts a mission that a client drives; raises `LimitReached`."""
-        return nullcontext() if self.limits is None else self.limits.driving(caller or self.caller, mission_id)
-
-    async def _before(
-        self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None
-    ) -> tuple[dict[str, Any] | None, Proposal | None, int]:
-        """The answer that a caller missed, or None; the proposal, unless its iteration has begun already; the head."""
-        if iterations < 1:
-            raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
-        state, head = await self._require_parent(mission_id)
-        head = head if state.open is None else 0  # the calls of an open iteration are before the head
-        done = state.iteration_count
-        if after is not None and after > done:
-            raise InvalidArgument(
-                f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done
-            )
-        if after is not None and after < done:
-            return await self.missed(mission_id, iterations, after), None, head
-        if proposal is None:
-            return None, None, head
-        if after is not None and state.open is not None and is_same_proposal(state.open.proposed, proposal):
-            return None, None, head
-        await check_proposal(state, proposal, self.driver.source)
-        return None, proposal, head
-
-    async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
-        """The answer of an earlier `iterate`, for a client that did not get it."""
-        state = await self.state(mission_id)
-        return _answer(mission_id, state, await self._outcomes(mission_id, [after], iterations, 0))
-
-    async def _outcomes(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
-        """The iterations from `first` on with what their calls returned; none if nothing was begun."""
-        if not first:
-            return []
-        page = await history_page(self.ledger, mission_id, full=True, first=first[0], limit=limit, after=head)
-        return outcome_rows(page.iterations)
-
-    async def run(
-        self,
-        mission_id: str,
-        *,
-        observer: Observer | None = None,
-        caller: Caller | None = None,
-        mode: str | None = None,
-    ) -> MissionState:
-        """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
-
-        While it waits for a task no process drives it; it goes on here when the task has ended. `mode` is recorded as
-        the policy mode that the operator chose.
-        """
-        await self._require_parent(mission_id)
-        async with self.control(caller, "run", mission_id):
-            driver = (caller or self.caller).identity
-            return await self.drive(mission_id, observer=observer, resume=True, mode=mode, driver=driver)
-
-    async def drive(
-        self,
-        mission_id: str,
-        *,
-        observer: Observer | None = None,
-        resume: bool = False,
-        mode: str | None = None,
-        driver: Identity | None = None,
-    ) -> MissionState:
-        """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
-        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode, driver=driver)
-        while await self._woken(mission_id, state):
-            state = await self.driver.drive(mission_id, observer=observer, driver=driver)
-        return await self.state(mission_id)
-
-    async def continue_run(
-        self,
-        mission_id: str,
-        *,
-        observer: Observer | None = None,
-        placed: Placed | None = None,
-        driver: Identity | None = None,
-    ) -> MissionState:
-        """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused.
-
-        A `placed` run is in the background; one that has not begun goes to the end, for that `driver`.
-        """
-        while True:
-            state = await self.state(mission_id)
-            left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
-            if left == 0:
-                return state
-            kept = None if state.handed_in is None else parse_proposal(state.handed_in)
-            background = state.background or placed is not None
-            try:
-                state = await self.driver.drive(
-                    mission_id,
-                    iterations=left,
-                    proposal=kept,
-                    observer=observer,
-                    background=background,
-                    after=state.iteration_count,
-                    driver=state.driver or driver,
-                    placed=placed,
-                )
-            except Overtaken:  # another process drove it before we had the lock
-                continue
-            if background or not await self._woken(mission_id, state):
-                return await self.state(mission_id)
-
-    async def _woken(self, mission_id: str, state: MissionState) -> bool:
-        """Waits for the task that a mission waits for, or until its wall clock is used up.
-
-        False if it waits for none, or another process drives it.
-        """
-        over = anyio.current_time() + state.wait_left(self.clock.now())
-        with self.ledger.bell() as bell:
-            while state.status == "waiting" and state.waiting_for == "task":
-                if anyio.current_time() >= over or not await self._works(state.wait_detail):
-                    return True
-                with anyio.CancelScope(deadline=over):
-                    await bell.wait()
-                state = await self.state(mission_id)
-        return False
 
     async def place(self, mission_id: str) -> bool:
         """Makes a mission a job for workers if it has something to do, now or at a time; whether it is one."""
@@ -475,33 +232,6 @@ class Service(Queries):
         if await self.due_in(state) != 0 or await self.ledger.is_claimed(mission_id):
             return False
         return await self.place(mission_id)
-
-    async def hand_over(
-        self,
-        mission_id: str,
-        iterations: int | None = None,
-        proposal: Proposal | None = None,
-        after: int | None = None,
-        *,
-        driver: Identity | None = None,
-        resume: bool = False,
-        mode: str | None = None,
-    ) -> None:
-        """Records a run as `Driver.drive` does, with all that may refuse it, and leaves it to the workers."""
-        leaving = anyio.Event()
-        leaving.set()
-        await self.driver.drive(
-            mission_id,
-            iterations=iterations,
-            proposal=proposal,
-            after=after,
-            resume=resume,
-            background=True,
-            mode=mode,
-            driver=driver,
-            placed=Placed(leaving=leaving),
-        )
-        await self.place(mission_id)
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
@@ -616,21 +346,6 @@ class Service(Queries):
         """Records a control call in the audit. Raises `InvalidArgument` for what is no mission id."""
         require_id(mission_id)
         return self.audit.control(caller or self.caller, verb, mission_id, arguments)
-
-    async def _require_parent(self, mission_id: str) -> tuple[MissionState, int]:
-        """The state and the head of a mission to drive. Raises for a child whose parent has ended, and ends it."""
-        state, head = await self._load(mission_id)
-        parent = state.parent
-        if parent is None or state.terminal:
-            return state, head
-        try:
-            gone = (await self.state(parent)).terminal
-        except SessionNotFound:
-            gone = True
-        if gone:
-            state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
-            raise has_ended(mission_id, state)
-        return await self._load(mission_id)
 
     async def say(
         self, mission_id: str, word: OperatorEvent | ApprovalExpired, *, reopen: bool = False

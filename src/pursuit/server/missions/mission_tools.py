@@ -59,9 +59,10 @@ from pursuit.server.tasks.promotion import TaskPlan, answers_to
 from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
-from pursuit.service.background import BackgroundRuns, MissionRun, MissionTasks
+from pursuit.service.background import MissionRun, MissionTasks
 from pursuit.service.queries import MISSION_ID, ShownStatus, approval_row
-from pursuit.service.service import Service
+from pursuit.service.run_loop import RunLoop
+from pursuit.service.runner import Runner
 from pursuit.tasks.execution import TaskContext
 from pursuit.upstream.host import UpstreamTools
 
@@ -254,7 +255,7 @@ STATE = record(
 class MissionTools:
     """The handlers. Where the runtime knows one mission only, no tool starts another."""
 
-    def __init__(self, runtime: Runtime, runs: BackgroundRuns, approvals: Approvals, elicitation: Elicitation) -> None:
+    def __init__(self, runtime: Runtime, runs: RunLoop, approvals: Approvals, elicitation: Elicitation) -> None:
         self._runtime = runtime
         self._service = runtime.service
         self._runs = runs
@@ -497,15 +498,13 @@ class MissionTools:
     async def _iterate(self, ctx: Context, asked: IterateArguments) -> Result:
         name, count = asked.session_id, asked.max_iterations_this_call
         if asked.background:
-            answer = await self._service.iterate_later(
+            answer = await self._service.iterate(
                 name,
                 iterations=count,
                 proposal=asked.proposal,
                 after=asked.after,
-                drive=lambda iterations, proposal: self._runs.begin(
-                    name, iterations, proposal, asked.after, driver=caller_of(ctx).identity
-                ),
                 caller=caller_of(ctx),
+                begin=self._runs.begin,
             )
             return _iterated(answer)
         await self._runtime.use_servers_of(name)
@@ -617,7 +616,7 @@ class IterateCall:
     comes too late gets the answer that it missed.
     """
 
-    service: Service
+    service: Runner
     elicitation: Elicitation
     ctx: Context
     mission_id: str

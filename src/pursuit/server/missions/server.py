@@ -29,7 +29,7 @@ from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskMiddleware
 from pursuit.server.tasks.promotion import PromotionSettings
 from pursuit.service.approvals import Approvals
-from pursuit.service.background import BackgroundRuns
+from pursuit.service.run_loop import background_runs
 
 NAME = "pursuit"
 INSTRUCTIONS = (
@@ -68,13 +68,13 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         return Signer.beside(runtime.state_path)
 
     async with AsyncExitStack() as stack:
-        runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
+        runs = await stack.enter_async_context(background_runs(service, runtime.use_servers_of))
         runtime.runs = runs
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
         if runtime.notifier is not None and not alone:
             tasks.start_soon(runtime.notifier.watch, service)
-        schedules = None if alone else runtime.schedules(lambda name: runs.begin(name, None, None))
+        schedules = None if alone else runtime.schedules(runs.begin)
         if schedules is not None:
             tasks.start_soon(schedules.run)
         subscriptions = Subscriptions(service, tasks)

@@ -1,0 +1,263 @@
+"""Drives missions: in the foreground, for a caller that waits, or as far as another process takes them over.
+
+Invariant: a run that was promised to a caller is in the ledger, so another process can resume it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from pursuit.core.events import Identity, IterationProposed
+from pursuit.core.mission import Proposal, parse_proposal
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Observer, Placed
+from pursuit.engine.driver import RunOrder, ToolSource, has_ended
+from pursuit.errors import Fault, InvalidArgument, Overtaken, PursuitError, SessionNotFound, ValidationFailed
+from pursuit.proposers.language import LanguageModel
+from pursuit.service.audit import Caller, gist_of_proposal
+from pursuit.service.queries import history_page, outcome_rows
+from pursuit.service.service import Service
+
+Begin = Callable[[RunOrder], Awaitable[None]]
+"""Begins a run in the background; returns once it is in the ledger, and raises what refuses it."""
+
+
+async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSource) -> None:
+    """Raises with every fault of a client's proposal, which then costs the mission nothing."""
+    kind, tools, scripts = state.mission.proposer.kind, state.tools, state.mission.allow_scripted_strategies
+    if not state.facts.proposed_by_client:
+        raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
+    faults: list[Fault] = []
+    if proposal.script is not None and not scripts:
+        faults.append(Fault(field="proposal.script", reason="this mission has allow_scripted_strategies = false"))
+    offered = await source.tools_for(tools)
+    for place, call in enumerate(proposal.tool_calls or ()):
+        at = f"proposal.tool_calls[{place}]"
+        names = [tool for tool in tools if _means(call.tool_name, tool)]
+        if len(names) != 1:
+            known = ", ".join(tools[:20])
+            faults.append(Fault(field=f"{at}.tool_name", reason=f"{call.tool_name!r} is not one of {known}"))
+            continue
+        faults += [Fault(field=f"{at}.args", reason=reason) for reason in offered.check(names[0], call.args)]
+    if faults:
+        raise ValidationFailed(faults)
+
+
+def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
+    """Whether an iteration was begun by this proposal, which a client sends again after it got no answer."""
+    calls = proposal.tool_calls or []
+    return (
+        begun.script == proposal.script
+        and len(begun.calls) == len(calls)
+        and all(
+            _means(asked.tool_name, call.tool) and asked.args == call.args
+            for asked, call in zip(calls, begun.calls, strict=True)
+        )
+    )
+
+
+def _means(word: str, tool: str) -> bool:
+    return word == tool or word == tool.partition(".")[2]
+
+
+def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What iterations came to, with the warnings that came up in them."""
+    done = {row["iteration_index"] for row in rows}
+    warnings = [one.message for one in state.raised if one.iteration in done]
+    answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
+    if state.status == "paused" and state.paused_why is not None:
+        answer["paused_reason"] = state.paused_why
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner(Service):
+    """Drives the missions of a ledger in this process."""
+
+    async def run(
+        self,
+        mission_id: str,
+        *,
+        observer: Observer | None = None,
+        caller: Caller | None = None,
+        mode: str | None = None,
+        begin: Begin | None = None,
+    ) -> MissionState:
+        """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
+
+        While it waits for a task no process drives it; it goes on here when the task has ended. `mode` is recorded as
+        the policy mode that the operator chose. With `begin` the run is in the background.
+        """
+        await self._require_parent(mission_id)
+        async with self.control(caller, "run", mission_id):
+            driver = (caller or self.caller).identity
+            order = RunOrder(mission_id, resume=True, observer=observer, mode=mode, driver=driver)
+            if begin is None:
+                return await self.drive(order)
+            await begin(order)
+        return await self.state(mission_id)
+
+    async def iterate(
+        self,
+        mission_id: str,
+        *,
+        iterations: int = 1,
+        proposal: Proposal | None = None,
+        after: int | None = None,
+        observer: Observer | None = None,
+        caller: Caller | None = None,
+        sampler: LanguageModel | None = None,
+        mode: str | None = None,
+        begin: Begin | None = None,
+    ) -> dict[str, Any]:
+        """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
+
+        A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
+        nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
+        the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
+        With `begin` the run is in the background, and the answer has no iterations.
+        """
+        repeated, proposal, head = await self._before(mission_id, iterations, proposal, after)
+        if repeated is not None:
+            return repeated
+        first: list[int] = []  # where this run began: what another driver does before is not this caller's
+        order = RunOrder(
+            mission_id,
+            iterations=iterations,
+            proposal=proposal,
+            after=after,
+            observer=observer,
+            sampler=sampler,
+            mode=mode,
+            driver=(caller or self.caller).identity,
+            claimed=lambda state: first.append(state.iteration_count),
+        )
+        asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
+        asked |= {} if begin is None else {"background": True}
+        async with self.control(caller, "iterate", mission_id, asked), self.driving(caller, mission_id):
+            try:
+                if begin is not None:
+                    await begin(order)
+                    return _answer(mission_id, await self.state(mission_id), [])
+                state = await self.driver.drive(order)
+            except Overtaken:
+                return await self.missed(mission_id, iterations, after or 0)
+            except PursuitError as error:
+                error.details["iterations"] = await self._outcomes(mission_id, first, iterations, head)
+                raise
+        return _answer(mission_id, state, await self._outcomes(mission_id, first, iterations, head))
+
+    def driving(self, caller: Caller | None, mission_id: str) -> AbstractAsyncContextManager[None]:
+        """Counts a mission that a client drives; raises `LimitReached`."""
+        return nullcontext() if self.limits is None else self.limits.driving(caller or self.caller, mission_id)
+
+    async def _before(
+        self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None
+    ) -> tuple[dict[str, Any] | None, Proposal | None, int]:
+        """The answer that a caller missed, or None; the proposal, unless its iteration has begun already; the head."""
+        if iterations < 1:
+            raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
+        state, head = await self._require_parent(mission_id)
+        head = head if state.open is None else 0  # the calls of an open iteration are before the head
+        done = state.iteration_count
+        if after is not None and after > done:
+            raise InvalidArgument(
+                f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done
+            )
+        if after is not None and after < done:
+            return await self.missed(mission_id, iterations, after), None, head
+        if proposal is None:
+            return None, None, head
+        if after is not None and state.open is not None and is_same_proposal(state.open.proposed, proposal):
+            return None, None, head
+        await check_proposal(state, proposal, self.driver.source)
+        return None, proposal, head
+
+    async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
+        """The answer of an earlier `iterate`, for a client that did not get it."""
+        state = await self.state(mission_id)
+        return _answer(mission_id, state, await self._outcomes(mission_id, [after], iterations, 0))
+
+    async def _outcomes(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
+        """The iterations from `first` on with what their calls returned; none if nothing was begun."""
+        if not first:
+            return []
+        page = await history_page(self.ledger, mission_id, full=True, first=first[0], limit=limit, after=head)
+        return outcome_rows(page.iterations)
+
+    async def drive(self, order: RunOrder) -> MissionState:
+        """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
+        state = await self.driver.drive(order)
+        while await self._woken(order.mission_id, state):
+            state = await self.driver.drive(replace(order, resume=False, mode=None))
+        return await self.state(order.mission_id)
+
+    async def continue_run(
+        self, mission_id: str, *, placed: Placed | None = None, driver: Identity | None = None
+    ) -> MissionState:
+        """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused.
+
+        A `placed` run is in the background; one that has not begun goes to the end, for that `driver`.
+        """
+        while True:
+            state = await self.state(mission_id)
+            left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
+            if left == 0:
+                return state
+            order = RunOrder(
+                mission_id,
+                iterations=left,
+                proposal=None if state.handed_in is None else parse_proposal(state.handed_in),
+                background=state.background or placed is not None,
+                after=state.iteration_count,
+                driver=state.driver or driver,
+                placed=placed,
+            )
+            try:
+                state = await self.driver.drive(order)
+            except Overtaken:  # another process drove it before we had the lock
+                continue
+            if order.background or not await self._woken(mission_id, state):
+                return await self.state(mission_id)
+
+    async def hand_over(self, order: RunOrder) -> None:
+        """Records a run as `Driver.drive` does, with all that may refuse it, and leaves it to the workers."""
+        leaving = anyio.Event()
+        leaving.set()
+        await self.driver.drive(replace(order, background=True, placed=Placed(leaving=leaving)))
+        await self.place(order.mission_id)
+
+    async def _woken(self, mission_id: str, state: MissionState) -> bool:
+        """Waits for the task that a mission waits for, or until its wall clock is used up.
+
+        False if it waits for none, or another process drives it.
+        """
+        over = anyio.current_time() + state.wait_left(self.clock.now())
+        with self.ledger.bell() as bell:
+            while state.status == "waiting" and state.waiting_for == "task":
+                if anyio.current_time() >= over or not await self._works(state.wait_detail):
+                    return True
+                with anyio.CancelScope(deadline=over):
+                    await bell.wait()
+                state = await self.state(mission_id)
+        return False
+
+    async def _require_parent(self, mission_id: str) -> tuple[MissionState, int]:
+        """The state and the head of a mission to drive. Raises for a child whose parent has ended, and ends it."""
+        state, head = await self._load(mission_id)
+        parent = state.parent
+        if parent is None or state.terminal:
+            return state, head
+        try:
+            gone = (await self.state(parent)).terminal
+        except SessionNotFound:
+            gone = True
+        if gone:
+            state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
+            raise has_ended(mission_id, state)
+        return await self._load(mission_id)
