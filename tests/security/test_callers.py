@@ -20,8 +20,8 @@ from pursuit.config.configuration import load_configuration
 from pursuit.core.events import Identity
 from pursuit.core.mission import parse_mission
 from pursuit.errors import ValidationFailed
+from pursuit.server.missions.iterating import MissionRun
 from pursuit.service.audit import Caller, local_subject
-from pursuit.service.background import MissionRun
 from pursuit.tasks.store import TaskStore
 
 POLICY = """

@@ -43,11 +43,10 @@ from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool
 from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings, Tools
-from pursuit.engine.execute import cancel_tasks, recover_own, settle_lost, warn, worked_until
+from pursuit.engine.execute import RunServices, cancel_tasks, recover_own, settle_lost, warn, worked_until
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import LiveWords, RecordedModel, offered
-from pursuit.engine.services import RunServices
 from pursuit.engine.state_cache import States
 from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal

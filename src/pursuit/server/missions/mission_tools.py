@@ -9,13 +9,10 @@ clients hand their model the text alone.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
-import anyio
-from mcp.server.session import ServerSession
 from mcp_types import ToolAnnotations
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -30,16 +27,17 @@ from pursuit.core.mission import (
 )
 from pursuit.core.proposing import LENDS_A_MODEL, ProposerSettings, settings_type
 from pursuit.core.state import MissionState
+from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Tool
 from pursuit.core.truncate import cut_text
-from pursuit.engine.context import Observer, Phase
-from pursuit.errors import Fault, ValidationFailed
+from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.policy.rules import Layers, decide
 from pursuit.policy.traits import effect
 from pursuit.proposers.model.settings import Preferences
 from pursuit.runtime import Runtime
 from pursuit.server.errors import Context, caller_of, elicitation_channel
-from pursuit.server.missions.elicitation import MOST_ROUNDS, ClientAnswers, Elicitation
+from pursuit.server.missions.elicitation import Elicitation
+from pursuit.server.missions.iterating import IterateCall, MissionRun, reported_to
 from pursuit.server.missions.result_text import iteration_line, iteration_lines, page_lines, run_lines, status_lines
 from pursuit.server.missions.tool_dispatch import (
     COUNT,
@@ -54,16 +52,16 @@ from pursuit.server.missions.tool_dispatch import (
     record,
     result,
 )
-from pursuit.server.sampling import ClientModel, declares_sampling
-from pursuit.server.tasks.promotion import TaskPlan, answers_to
+from pursuit.server.sampling import declares_sampling
+from pursuit.server.tasks.promotion import TaskPlan
 from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
-from pursuit.service.background import MissionRun, MissionTasks
 from pursuit.service.queries import MISSION_ID, ShownStatus, approval_row
 from pursuit.service.run_loop import RunLoop
-from pursuit.service.runner import Runner
-from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.execution import TaskContext, as_tool_result
+from pursuit.tasks.host import Work
+from pursuit.tasks.store import Ending
 from pursuit.upstream.host import UpstreamTools
 
 MOST_ITERATIONS = 1_000_000
@@ -510,7 +508,7 @@ class MissionTools:
         await self._runtime.use_servers_of(name)
         answers = await self._elicitation.take_answers(ctx, name)
         model = await self._elicitation.model_of(ctx, name, answers)
-        async with progress(ctx.session, count) as observer:
+        async with reported_to(ctx.session, count) as observer:
             call = IterateCall(
                 service=self._service,
                 elicitation=self._elicitation,
@@ -541,20 +539,21 @@ class MissionTools:
         )
         return TaskPlan(title=f"mission_iterate {asked.session_id}", kind="mission", origin=run.origin())
 
-    def resumed_runs(self) -> MissionTasks:
-        """How runs that are tasks go on after their process died."""
-        elicitation = self._elicitation
+    def resume_run(self, state: TaskState) -> Work:
+        """The rest of a run that is a task, after its process died."""
+        run = MissionRun.of(state)
 
-        async def ask(task: TaskContext, run: MissionRun) -> bool:
-            async def put(questions: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-                return await answers_to(task, questions, lambda: elicitation.until_answered(run.session_id, questions))
+        async def work(task: TaskContext) -> Ending:
+            try:
+                await self._runtime.use_servers_of(run.session_id)
+                answer = await run.drive(self._service, self._elicitation, task)
+            except PursuitError as error:
+                said = {**as_tool_result(error.as_dict()), "isError": True}
+                return Ending(status="failed", message=f"{error.code}: {error.message}", result=said)
+            shown = {key: value for key, value in _iterated(answer).items() if key != "resultType"}
+            return Ending(status="completed", result=shown)
 
-            return await elicitation.ask_later(put, run.session_id, run.caller, run.channel)
-
-        def tool_result(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-            return {key: value for key, value in _iterated(answer).items() if key != "resultType"}
-
-        return MissionTasks(self._service, self._runtime.use_servers_of, ask=ask, words=tool_result)
+        return work
 
     async def _checkpoint(self, _ctx: Context, asked: SessionArguments) -> Result:
         verdict = await self._service.checkpoint(asked.session_id)
@@ -606,121 +605,3 @@ def _tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
         "effect": effect(tool),
         "policy": decide(layers, tool, {}).decision,
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterateCall:
-    """One call of `mission_iterate`, which may take several requests; `model` is the client's own.
-
-    Invariant: however often a request is repeated, no more iterations run than the call asked for; a request that
-    comes too late gets the answer that it missed.
-    """
-
-    service: Runner
-    elicitation: Elicitation
-    ctx: Context
-    mission_id: str
-    count: int
-    model: ClientModel | None
-    observer: Observer
-
-    async def begin(self, proposal: Proposal | None, after: int | None) -> dict[str, Any]:
-        """The call's first request."""
-        answer = await self._drive(self.count, proposal, after)
-        rows = answer["iterations"]
-        first = rows[0]["iteration_index"] if rows else (await self._state()).iteration_count
-        return await self._while_asked(range(first, first + self.count)) or answer
-
-    async def resume(self, answers: ClientAnswers) -> dict[str, Any]:
-        """The rest of a call that came back with answers; a repeated request gets the answer that it missed."""
-        span = range(answers.first, answers.first + self.count)
-        if answers.answered and self._unfinished(await self._state(), span):
-            await self._continue(span)
-        answer = await self.service.missed(self.mission_id, self.count, span.start)
-        if not answers.answered:
-            return answer
-        return await self._while_asked(span) or answer
-
-    def _unfinished(self, state: MissionState, span: range) -> bool:
-        """Whether the run that stopped for a question can go on."""
-        if state.iteration_count >= span.stop:
-            return False
-        asks_model = self.model is not None and state.waiting_for == "input"
-        return state.open is not None or state.status == "running" or asks_model
-
-    async def _while_asked(self, span: range) -> dict[str, Any] | None:
-        """Goes on for as long as the person behind the client answers; None if the mission asks nothing."""
-        answer: dict[str, Any] | None = None
-        for _ in range(MOST_ROUNDS):
-            waits_for = (await self._state()).waiting_for
-            if waits_for == "input" and self.model is not None and self.model.question is not None:
-                name, question = self.model.question
-                self.elicitation.put(self.ctx, self.mission_id, {name: question}, span.start)
-            if waits_for != "approval" or not self.elicitation.can_ask(self.ctx, self.mission_id):
-                break
-            if not await self.elicitation.ask(self.ctx, self.mission_id, span.start):
-                break
-            await self._continue(span)
-            answer = await self.service.missed(self.mission_id, len(span), span.start)
-        return answer
-
-    async def _continue(self, span: range) -> None:
-        """Drives the rest of the run that stopped for a question."""
-        await self._drive(max(1, span.stop - (await self._state()).iteration_count))
-
-    async def _drive(
-        self, iterations: int, proposal: Proposal | None = None, after: int | None = None
-    ) -> dict[str, Any]:
-        return await self.service.iterate(
-            self.mission_id,
-            iterations=iterations,
-            proposal=proposal,
-            after=after,
-            observer=self.observer,
-            caller=caller_of(self.ctx),
-            sampler=self.model,
-        )
-
-    async def _state(self) -> MissionState:
-        return await self.service.state(self.mission_id)
-
-
-_SHARE: dict[Phase, float] = {"propose": 0.1, "execute": 0.2, "verify": 0.7, "evaluate": 0.8}
-"""How much of an iteration is done when a phase begins."""
-BACKLOG = 64
-
-
-@asynccontextmanager
-async def progress(session: ServerSession, total: int) -> AsyncGenerator[Observer]:
-    """An observer that reports progress to the caller while the block runs.
-
-    The numbers only rise, as MCP wants; whole ones are iterations of this call. A slow client never holds up the run.
-    """
-    send, receive = anyio.create_memory_object_stream[tuple[float, str]](BACKLOG)
-    first: int | None = None
-    last = -1.0
-
-    async def report() -> None:
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the caller has gone
-            async for value, message in receive:
-                await session.report_progress(value, total, message)
-
-    def observe(_mission_id: str, phase: Phase, state: MissionState) -> None:
-        nonlocal first, last
-        first = state.iteration_count if first is None else first
-        value = state.iteration_count - first + _SHARE.get(phase, 0.0)
-        if value <= last:
-            return
-        last = value
-        met = sum(one.status == "met" for one in state.results.values())
-        of = len(state.mission.criteria)
-        if send.statistics().current_buffer_used < BACKLOG:
-            send.send_nowait((value, f"iteration {state.iteration_number}: {phase}; {met} of {of} criteria met"))
-
-    with receive:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(report)
-            try:
-                yield observe
-            finally:
-                send.close()

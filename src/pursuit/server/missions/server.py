@@ -89,7 +89,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             [*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered],
             lambda ctx, mission_id: service.require_visible(caller_of(ctx), mission_id),
         )
-        runtime.tasks.resume["mission"] = missions.resumed_runs().resume
+        runtime.tasks.resume["mission"] = missions.resume_run
         await runtime.tasks.maintain()
         server = _MissionServer(
             NAME,
