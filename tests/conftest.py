@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,18 @@ settings.register_profile(
     "any machine", max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Plays the tests that are coroutines."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    from engine_stage import play  # it lies in a folder that was just made known
+
+    names = inspect.signature(pyfuncitem.obj).parameters
+    play(partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture

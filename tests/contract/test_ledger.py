@@ -32,17 +32,14 @@ def test_events_come_back_as_they_went_in(backend: Backend, tmp_path: Path) -> N
 
 
 @every_backend
-def test_events_survive_a_reopening(backend: Backend, tmp_path: Path) -> None:
-    async def body() -> None:
-        async with opened(backend, tmp_path) as ledger:
-            first = await ledger.append("m1", 0, drafts(1))
-            before = await ledger.verify()
-        async with opened(backend, tmp_path) as ledger:
-            assert [event.hash for event in await ledger.read("m1")] == [first.hash]
-            assert (await ledger.verify()).root == before.root
-            assert (await ledger.append("m1", 1, drafts(2))).seq == 2
-
-    anyio.run(body)
+async def test_events_survive_a_reopening(backend: Backend, tmp_path: Path) -> None:
+    async with opened(backend, tmp_path) as ledger:
+        first = await ledger.append("m1", 0, drafts(1))
+        before = await ledger.verify()
+    async with opened(backend, tmp_path) as ledger:
+        assert [event.hash for event in await ledger.read("m1")] == [first.hash]
+        assert (await ledger.verify()).root == before.root
+        assert (await ledger.append("m1", 1, drafts(2))).seq == 2
 
 
 @every_backend
@@ -316,39 +313,32 @@ def test_a_cancelled_appender_leaves_all_or_nothing_and_harms_nobody(backend: Ba
 
 
 @every_backend
-def test_closing_finishes_what_is_queued_and_refuses_what_comes_later(backend: Backend, tmp_path: Path) -> None:
-    async def body() -> None:
-        ledger = backend.open(tmp_path)
-        async with anyio.create_task_group() as tasks:
-            for number in range(10):
-                tasks.start_soon(ledger.append, f"m{number}", 0, drafts(1))
-            tasks.start_soon(ledger.close)
-        with pytest.raises(LedgerUnavailable):
-            await ledger.append("late", 0, drafts(1))
-        with pytest.raises(LedgerUnavailable):
-            await ledger.read("m1")
-        await ledger.close()
-        async with opened(backend, tmp_path) as again:
-            assert len((await again.streams()).rows) == 10
-
-    anyio.run(body)
+async def test_closing_finishes_what_is_queued_and_refuses_what_comes_later(backend: Backend, tmp_path: Path) -> None:
+    ledger = backend.open(tmp_path)
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(ledger.append, f"m{number}", 0, drafts(1))
+        tasks.start_soon(ledger.close)
+    with pytest.raises(LedgerUnavailable):
+        await ledger.append("late", 0, drafts(1))
+    with pytest.raises(LedgerUnavailable):
+        await ledger.read("m1")
+    await ledger.close()
+    async with opened(backend, tmp_path) as again:
+        assert len((await again.streams()).rows) == 10
 
 
 @every_backend
-def test_writers_of_several_processes_share_a_stream(backend: Backend, tmp_path: Path) -> None:
+async def test_writers_of_several_processes_share_a_stream(backend: Backend, tmp_path: Path) -> None:
     child = "told()\nfor n in range(60):\n    await ledger.append('m1', ANY, [Draft('far', b'x')] * 2)\nsay('done')"
-
-    async def body() -> None:
-        async with opened(backend, tmp_path) as ledger:
-            with another_process(backend, tmp_path, child) as one, another_process(backend, tmp_path, child) as two:
-                tell(one, "go")
-                tell(two, "go")
-                for _ in range(60):
-                    await ledger.append("m1", ANY, drafts(1, 2))
-                assert [await heard(one), await heard(two)] == ["done", "done"]
-            assert [event.seq for event in await ledger.read("m1")] == list(range(1, 361))
-            found = await ledger.verify()
-            assert found.ok, found.faults
-            assert (found.streams, found.events) == (1, 360)
-
-    anyio.run(body)
+    async with opened(backend, tmp_path) as ledger:
+        with another_process(backend, tmp_path, child) as one, another_process(backend, tmp_path, child) as two:
+            tell(one, "go")
+            tell(two, "go")
+            for _ in range(60):
+                await ledger.append("m1", ANY, drafts(1, 2))
+            assert [await heard(one), await heard(two)] == ["done", "done"]
+        assert [event.seq for event in await ledger.read("m1")] == list(range(1, 361))
+        found = await ledger.verify()
+        assert found.ok, found.faults
+        assert (found.streams, found.events) == (1, 360)

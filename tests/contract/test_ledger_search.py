@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, given, settings
@@ -123,37 +122,31 @@ def test_a_text_is_stored_with_its_events_or_not_at_all(backend: Backend, tmp_pa
 
 
 @every_backend
-def test_texts_survive_a_reopening_and_change_no_root(backend: Backend, tmp_path: Path) -> None:
-    async def body() -> None:
-        async with opened(backend, tmp_path) as ledger:
-            await tell(ledger)
-            before = await ledger.root()
-            await ledger.append("m3", 1, [], text="Another text")
-            assert await ledger.root() == before
-        async with opened(backend, tmp_path) as ledger:
-            assert await names(ledger, "another") == ["m3"]
-            assert (await ledger.verify(expect=before)).ok
-
-    anyio.run(body)
+async def test_texts_survive_a_reopening_and_change_no_root(backend: Backend, tmp_path: Path) -> None:
+    async with opened(backend, tmp_path) as ledger:
+        await tell(ledger)
+        before = await ledger.root()
+        await ledger.append("m3", 1, [], text="Another text")
+        assert await ledger.root() == before
+    async with opened(backend, tmp_path) as ledger:
+        assert await names(ledger, "another") == ["m3"]
+        assert (await ledger.verify(expect=before)).ok
 
 
 @every_backend
 @pytest.mark.guarantee("lessons-are-forgotten")
 @pytest.mark.damaged_ledger("forgets a stream that has not ended")
-def test_a_forgotten_stream_is_not_found_and_its_words_are_gone(backend: Backend, tmp_path: Path) -> None:
-    async def body() -> None:
-        async with opened(backend, tmp_path) as ledger:
-            await tell(ledger)
-            await ledger.append("secret", 0, drafts(1), text="the zyxwvutword and basket")
-            await ledger.append("secret", 1, [], text="the qponmlkjword and basket")
-            assert await names(ledger, "basket") == ["secret", "m1"]
-            await ledger.forget("secret")
-            assert await names(ledger, "basket zyxwvutword qponmlkjword") == ["m1"]
-        kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
-        assert b"zyxwvut" not in kept
-        assert b"qponmlkj" not in kept
-
-    anyio.run(body)
+async def test_a_forgotten_stream_is_not_found_and_its_words_are_gone(backend: Backend, tmp_path: Path) -> None:
+    async with opened(backend, tmp_path) as ledger:
+        await tell(ledger)
+        await ledger.append("secret", 0, drafts(1), text="the zyxwvutword and basket")
+        await ledger.append("secret", 1, [], text="the qponmlkjword and basket")
+        assert await names(ledger, "basket") == ["secret", "m1"]
+        await ledger.forget("secret")
+        assert await names(ledger, "basket zyxwvutword qponmlkjword") == ["m1"]
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert b"zyxwvut" not in kept
+    assert b"qponmlkj" not in kept
 
 
 @every_backend

@@ -87,55 +87,47 @@ def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_path: Pat
 
 
 @every_backend
-def test_own_commits_stay_silent_although_another_process_writes_too(backend: Backend, tmp_path: Path) -> None:
+async def test_own_commits_stay_silent_although_another_process_writes_too(backend: Backend, tmp_path: Path) -> None:
     child = "while told():\n    await ledger.append('other', ANY, [Draft('far', b'1')])\n    say('appended')"
-
-    async def body() -> None:
-        async with opened(backend, tmp_path) as ledger:
-            with another_process(backend, tmp_path, child) as process, anyio.fail_after(GENEROUS):
-                with ledger.bell("m1") as bell, ledger.bell("other") as far:
-                    tell(process, "go")
-                    assert await heard(process) == "appended"
-                    await ledger.append("m1", 0, drafts(1), by=bell)
-                    # Our own commit comes after the foreign one and must not hide it.
-                    await far.wait()
-                    with anyio.move_on_after(0.2) as silence:
-                        await bell.wait()
-                    assert silence.cancelled_caught
-                tell(process, "")
-
-    anyio.run(body)
+    async with opened(backend, tmp_path) as ledger:
+        with another_process(backend, tmp_path, child) as process, anyio.fail_after(GENEROUS):
+            with ledger.bell("m1") as bell, ledger.bell("other") as far:
+                tell(process, "go")
+                assert await heard(process) == "appended"
+                await ledger.append("m1", 0, drafts(1), by=bell)
+                # Our own commit comes after the foreign one and must not hide it.
+                await far.wait()
+                with anyio.move_on_after(0.2) as silence:
+                    await bell.wait()
+                assert silence.cancelled_caught
+            tell(process, "")
 
 
 @every_backend
-def test_watch_gives_every_event_once_and_in_order_across_processes(backend: Backend, tmp_path: Path) -> None:
+async def test_watch_gives_every_event_once_and_in_order_across_processes(backend: Backend, tmp_path: Path) -> None:
     child = "told()\nfor n in range(100):\n    await ledger.append('m1', ANY, [Draft('far', b'%d' % n)])\nsay('done')"
+    async with opened(backend, tmp_path) as ledger:
+        await ledger.append("m1", 0, drafts(1, 2, 3))
+        with another_process(backend, tmp_path, child) as process, anyio.fail_after(GENEROUS):
 
-    async def body() -> None:
-        async with opened(backend, tmp_path) as ledger:
-            await ledger.append("m1", 0, drafts(1, 2, 3))
-            with another_process(backend, tmp_path, child) as process, anyio.fail_after(GENEROUS):
+            async def append_too() -> None:
+                for number in range(100):
+                    await ledger.append("m1", ANY, drafts(number))
 
-                async def append_too() -> None:
-                    for number in range(100):
-                        await ledger.append("m1", ANY, drafts(number))
-
-                seqs: list[int] = []
-                far: list[int] = []
-                async with anyio.create_task_group() as tasks, aclosing(ledger.watch("m1", after=1)) as events:
-                    tell(process, "go")
-                    tasks.start_soon(append_too)
-                    async for event in events:
-                        seqs.append(event.seq)
-                        if event.type == "far":
-                            far.append(int(event.body))
-                        if len(seqs) == 202:
-                            break
-                assert seqs == list(range(2, 204))
-                assert far == list(range(100))
-                assert await heard(process) == "done"
-
-    anyio.run(body)
+            seqs: list[int] = []
+            far: list[int] = []
+            async with anyio.create_task_group() as tasks, aclosing(ledger.watch("m1", after=1)) as events:
+                tell(process, "go")
+                tasks.start_soon(append_too)
+                async for event in events:
+                    seqs.append(event.seq)
+                    if event.type == "far":
+                        far.append(int(event.body))
+                    if len(seqs) == 202:
+                        break
+            assert seqs == list(range(2, 204))
+            assert far == list(range(100))
+            assert await heard(process) == "done"
 
 
 @every_backend
@@ -158,44 +150,37 @@ def test_a_claim_has_one_holder(backend: Backend, tmp_path: Path) -> None:
 
 
 @every_backend
-def test_a_claim_is_freed_when_its_process_is_killed(backend: Backend, tmp_path: Path) -> None:
+async def test_a_claim_is_freed_when_its_process_is_killed(backend: Backend, tmp_path: Path) -> None:
     child = "claim = await ledger.claim('m1')\nsay('taken' if claim else 'refused')\ntold()"
-
-    async def body() -> None:
-        async with opened(backend, tmp_path) as ledger:
-            with another_process(backend, tmp_path, child) as holder:
-                assert await heard(holder) == "taken"
-                assert await ledger.claim("m1") is None
-                os.kill(holder.pid, signal.SIGKILL)
-                await anyio.to_thread.run_sync(holder.wait)
-            claim = await ledger.claim("m1")
-            assert claim is not None
-            with another_process(backend, tmp_path, child) as late:
-                assert await heard(late) == "refused"
-            await claim.release()
-
-    anyio.run(body)
+    async with opened(backend, tmp_path) as ledger:
+        with another_process(backend, tmp_path, child) as holder:
+            assert await heard(holder) == "taken"
+            assert await ledger.claim("m1") is None
+            os.kill(holder.pid, signal.SIGKILL)
+            await anyio.to_thread.run_sync(holder.wait)
+        claim = await ledger.claim("m1")
+        assert claim is not None
+        with another_process(backend, tmp_path, child) as late:
+            assert await heard(late) == "refused"
+        await claim.release()
 
 
 @every_backend
-def test_a_waiter_is_told_that_the_ledger_was_closed(backend: Backend, tmp_path: Path) -> None:
-    async def body() -> None:
-        ledger = backend.open(tmp_path)
-        refused: list[str] = []
+async def test_a_waiter_is_told_that_the_ledger_was_closed(backend: Backend, tmp_path: Path) -> None:
+    ledger = backend.open(tmp_path)
+    refused: list[str] = []
 
-        async def listen() -> None:
-            with ledger.bell("m1") as bell:
-                try:
-                    await bell.wait()
-                except LedgerUnavailable:
-                    refused.append("closed")
+    async def listen() -> None:
+        with ledger.bell("m1") as bell:
+            try:
+                await bell.wait()
+            except LedgerUnavailable:
+                refused.append("closed")
 
-        with anyio.fail_after(GENEROUS):
-            async with anyio.create_task_group() as tasks:
-                for _ in range(3):
-                    tasks.start_soon(listen)
-                await anyio.wait_all_tasks_blocked()
-                await ledger.close()
-        assert refused == ["closed"] * 3
-
-    anyio.run(body)
+    with anyio.fail_after(GENEROUS):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(listen)
+            await anyio.wait_all_tasks_blocked()
+            await ledger.close()
+    assert refused == ["closed"] * 3

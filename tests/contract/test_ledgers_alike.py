@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, given, settings
@@ -96,56 +95,50 @@ def renamed(operation: Any, prefix: str) -> Any:
 
 @pytest.mark.guarantee("a-ledger-can-be-moved")
 @pytest.mark.damaged_ledger("forgets a stream that has not ended")
-def test_a_copy_that_is_interrupted_anywhere_goes_on(
+async def test_a_copy_that_is_interrupted_anywhere_goes_on(
     tmp_path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transferring, "ROWS", 3)
     there, back = file_of(new_database(), tmp_path), tmp_path / "back.db"
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    for number in range(7):
+        body = b"%d" % number
+        drafts = [Draft("numbered", body)] * (number + 1)
+        await ledger.append(f"m{number}", 0, drafts, text=f"word{number} \0", blobs={sha256(body).hexdigest(): body})
+    await ledger.forget("m3")
+    await ledger.forget("m6")
+    root = await ledger.root()
+    await ledger.close()
+    for source, target in ((tmp_path / "ledger.db", there), (there, back)):
+        interruptions = 0
+        while True:
+            left = interruptions
 
-    async def story() -> None:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        for number in range(7):
-            body = b"%d" % number
-            drafts = [Draft("numbered", body)] * (number + 1)
-            await ledger.append(
-                f"m{number}", 0, drafts, text=f"word{number} \0", blobs={sha256(body).hexdigest(): body}
-            )
-        await ledger.forget("m3")
-        await ledger.forget("m6")
-        root = await ledger.root()
-        await ledger.close()
-        for source, target in ((tmp_path / "ledger.db", there), (there, back)):
-            interruptions = 0
-            while True:
-                left = interruptions
+            into = transferring._IntoSqlite if target is back else transferring._IntoPostgres
 
-                into = transferring._IntoSqlite if target is back else transferring._IntoPostgres
+            def interrupted(self: Any, table: str, columns: str, rows: Any, put: Any = into.put) -> None:
+                nonlocal left
+                if left == 0:
+                    raise KeyboardInterrupt
+                left -= 1
+                put(self, table, columns, rows)
 
-                def interrupted(self: Any, table: str, columns: str, rows: Any, put: Any = into.put) -> None:
-                    nonlocal left
-                    if left == 0:
-                        raise KeyboardInterrupt
-                    left -= 1
-                    put(self, table, columns, rows)
-
-                with monkeypatch.context() as patch:
-                    patch.setattr(into, "put", interrupted)
-                    try:
-                        found = await transfer(source, target)
-                        break
-                    except KeyboardInterrupt:
-                        # Two parts at a time: it ends only because each run goes on where the one before stopped.
-                        interruptions = min(interruptions + 1, 2)
-                if target is there:
-                    with pytest.raises(PursuitError, match="not finished"):
-                        open_ledger(there)
-            assert found.ok, found.faults
-            assert found.root == root
-        copied = open_ledger(back)
-        assert [one.text for one in await copied.search("word1")] == ["word1 \0"]
-        await copied.close()
-
-    anyio.run(story)
+            with monkeypatch.context() as patch:
+                patch.setattr(into, "put", interrupted)
+                try:
+                    found = await transfer(source, target)
+                    break
+                except KeyboardInterrupt:
+                    # Two parts at a time: it ends only because each run goes on where the one before stopped.
+                    interruptions = min(interruptions + 1, 2)
+            if target is there:
+                with pytest.raises(PursuitError, match="not finished"):
+                    open_ledger(there)
+        assert found.ok, found.faults
+        assert found.root == root
+    copied = open_ledger(back)
+    assert [one.text for one in await copied.search("word1")] == ["word1 \0"]
+    await copied.close()
     assert not list(tmp_path.glob("*.partial*"))
     with closing(sqlite3.connect(back)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from pursuit import Runtime
@@ -20,21 +19,17 @@ LEDGERS = sorted(DATA.glob("ledger-*.db"))
 
 @pytest.mark.guarantee("old-ledgers")
 @pytest.mark.parametrize("ledger", LEDGERS, ids=lambda path: path.stem)
-def test_a_ledger_of_an_earlier_release_says_what_it_said_then(ledger: Path, tmp_path: Path) -> None:
+async def test_a_ledger_of_an_earlier_release_says_what_it_said_then(ledger: Path, tmp_path: Path) -> None:
     then = json.loads(ledger.with_name(ledger.name.removesuffix(".db") + ".json").read_text())
     state = tmp_path / "ledger.db"
     shutil.copy(ledger, state)
-
-    async def story() -> None:
-        async with Runtime(state=state, config=Configuration()) as runtime:
-            assert (await runtime.service.verify(expect=then["root"])).ok
-            for mission_id, status in then["missions"].items():
-                now = await runtime.service.status(mission_id)
-                assert {key: now[key] for key in status} == status
-                assert (await runtime.report(mission_id)).data["iteration_count"] == status["iteration_count"]
-                assert await runtime.service.history(mission_id, full=True)
-
-    anyio.run(story)
+    async with Runtime(state=state, config=Configuration()) as runtime:
+        assert (await runtime.service.verify(expect=then["root"])).ok
+        for mission_id, status in then["missions"].items():
+            now = await runtime.service.status(mission_id)
+            assert {key: now[key] for key in status} == status
+            assert (await runtime.report(mission_id)).data["iteration_count"] == status["iteration_count"]
+            assert await runtime.service.history(mission_id, full=True)
 
 
 def test_there_is_a_ledger_of_every_release_that_changed_an_event() -> None:

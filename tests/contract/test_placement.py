@@ -82,78 +82,65 @@ async def queue(address: str) -> AsyncIterator[PgQueuerPlacement]:
         await placement.close()
 
 
-def test_a_key_is_one_job_and_the_sooner_time_counts(new_database: NewDatabase) -> None:
-    async def scene() -> None:
-        async with queue(new_database()) as placement:
-            await placement.enqueue("a", ANY_QUEUE, delay=1_000)
-            await placement.enqueue("b", ANY_QUEUE)
-            await placement.enqueue("b", ANY_QUEUE, delay=1_000)
-            assert (await placement.health()).queued == 2
-            await placement.enqueue("a", ANY_QUEUE)
-            one = Recorder(most=3)
-            one.answers["a"] = Again(0.0)
-            await placement.run(one, 1)
-            assert one.jobs == ["b", "a", "a"]
-            assert (await placement.health()).queued == 0
-
-    play(scene)
+async def test_a_key_is_one_job_and_the_sooner_time_counts(new_database: NewDatabase) -> None:
+    async with queue(new_database()) as placement:
+        await placement.enqueue("a", ANY_QUEUE, delay=1_000)
+        await placement.enqueue("b", ANY_QUEUE)
+        await placement.enqueue("b", ANY_QUEUE, delay=1_000)
+        assert (await placement.health()).queued == 2
+        await placement.enqueue("a", ANY_QUEUE)
+        one = Recorder(most=3)
+        one.answers["a"] = Again(0.0)
+        await placement.run(one, 1)
+        assert one.jobs == ["b", "a", "a"]
+        assert (await placement.health()).queued == 0
 
 
-def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDatabase) -> None:
+async def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDatabase) -> None:
     """Else one whose worker died, and whose lease has not run out, would wait behind all that were never begun."""
-
-    async def scene() -> None:
-        async with queue(new_database()) as placement:
-            for key in "abc":
-                await placement.enqueue(key, ANY_QUEUE)
-            one = Recorder(most=4)
-            one.answers["a"] = Again(0.0, attempts=1)
-            await placement.run(one, 1)
-            assert one.jobs == ["a", "a", "b", "c"]
-
-    play(scene)
+    async with queue(new_database()) as placement:
+        for key in "abc":
+            await placement.enqueue(key, ANY_QUEUE)
+        one = Recorder(most=4)
+        one.answers["a"] = Again(0.0, attempts=1)
+        await placement.run(one, 1)
+        assert one.jobs == ["a", "a", "b", "c"]
 
 
-def test_missions_that_come_back_from_a_wait_starve_no_other_one(new_database: NewDatabase) -> None:
+async def test_missions_that_come_back_from_a_wait_starve_no_other_one(new_database: NewDatabase) -> None:
     class Paced(Recorder):
         async def work(self, job: Job) -> Again | None:
             await super().work(job)
             return Again(0.001) if job.key.startswith("paced") else None
 
-    async def scene() -> None:
-        async with queue(new_database()) as placement:
-            for key in ("paced 1", "paced 2", "paced 3", "once", "last"):
-                await placement.enqueue(key, ANY_QUEUE)
-            one = Paced(most=20)
-            await placement.run(one, 1)
-            assert {"once", "last"} < set(one.jobs)
-            assert one.jobs.index("paced 1", 1) < one.jobs.index("last"), "nor does it wait for all of its caller"
-
-    play(scene)
+    async with queue(new_database()) as placement:
+        for key in ("paced 1", "paced 2", "paced 3", "once", "last"):
+            await placement.enqueue(key, ANY_QUEUE)
+        one = Paced(most=20)
+        await placement.run(one, 1)
+        assert {"once", "last"} < set(one.jobs)
+        assert one.jobs.index("paced 1", 1) < one.jobs.index("last"), "nor does it wait for all of its caller"
 
 
 @pytest.mark.guarantee("callers-take-turns")
-def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDatabase) -> None:
-    async def scene() -> None:
-        address = new_database()
-        async with queue(address) as placement:
-            await placement.enqueue("a0", ANY_QUEUE, caller="a")
-            with psycopg.connect(address, autocommit=True) as connection:
-                # As `enqueue` would, which takes a second: the tags of one caller count up.
-                connection.execute(
-                    "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
-                    "SELECT -n, entrypoint, convert_to('a' || n, 'UTF8'), 'a' || n, headers, 'queued' "
-                    "FROM pursuit_queue.jobs, generate_series(1, 999) n"
-                )
-            await placement.run(Recorder(most=3), 1)
-            await placement.enqueue("a1000", ANY_QUEUE, caller="a")
-            await placement.enqueue("b0", ANY_QUEUE, caller="b")
-            await placement.enqueue("b1", ANY_QUEUE, caller="b")
-            one = Recorder(most=4)
-            await placement.run(one, 1)
-            assert one.jobs == ["a3", "b0", "a4", "b1"]
-
-    play(scene)
+async def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with queue(address) as placement:
+        await placement.enqueue("a0", ANY_QUEUE, caller="a")
+        with psycopg.connect(address, autocommit=True) as connection:
+            # As `enqueue` would, which takes a second: the tags of one caller count up.
+            connection.execute(
+                "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
+                "SELECT -n, entrypoint, convert_to('a' || n, 'UTF8'), 'a' || n, headers, 'queued' "
+                "FROM pursuit_queue.jobs, generate_series(1, 999) n"
+            )
+        await placement.run(Recorder(most=3), 1)
+        await placement.enqueue("a1000", ANY_QUEUE, caller="a")
+        await placement.enqueue("b0", ANY_QUEUE, caller="b")
+        await placement.enqueue("b1", ANY_QUEUE, caller="b")
+        one = Recorder(most=4)
+        await placement.run(one, 1)
+        assert one.jobs == ["a3", "b0", "a4", "b1"]
 
 
 class Held(Recorder):
@@ -182,110 +169,97 @@ class Held(Recorder):
 
 
 @pytest.mark.guarantee("one-caller-leaves-a-place")
-def test_a_caller_with_many_jobs_leaves_the_last_place_of_a_worker_to_others(new_database: NewDatabase) -> None:
-    async def scene() -> None:
-        one = Held(most=9)
-        async with queue(new_database()) as placement, anyio.create_task_group() as tasks:
-            for number in range(6):
-                await placement.enqueue(f"a{number}", ANY_QUEUE, caller="a")
-            tasks.start_soon(placement.run, one, 3)
-            await one.runs("a0", "a1")
-            await placement.enqueue("b0", ANY_QUEUE, caller="b")
-            await one.runs("a0", "a1", "b0")
-            await placement.enqueue("worker:held:drain", Requirements("worker:held"))
-            while "worker:held:drain" not in one.jobs:  # an order needs no place
-                await anyio.sleep(0.01)
-            await placement.enqueue("operator", ANY_QUEUE)
-            one.release.set()
-        assert sorted(one.jobs) == ["a0", "a1", "a2", "a3", "a4", "a5", "b0", "operator", "worker:held:drain"]
-        assert one.peak == 2
-
-    play(scene)
+async def test_a_caller_with_many_jobs_leaves_the_last_place_of_a_worker_to_others(new_database: NewDatabase) -> None:
+    one = Held(most=9)
+    async with queue(new_database()) as placement, anyio.create_task_group() as tasks:
+        for number in range(6):
+            await placement.enqueue(f"a{number}", ANY_QUEUE, caller="a")
+        tasks.start_soon(placement.run, one, 3)
+        await one.runs("a0", "a1")
+        await placement.enqueue("b0", ANY_QUEUE, caller="b")
+        await one.runs("a0", "a1", "b0")
+        await placement.enqueue("worker:held:drain", Requirements("worker:held"))
+        while "worker:held:drain" not in one.jobs:  # an order needs no place
+            await anyio.sleep(0.01)
+        await placement.enqueue("operator", ANY_QUEUE)
+        one.release.set()
+    assert sorted(one.jobs) == ["a0", "a1", "a2", "a3", "a4", "a5", "b0", "operator", "worker:held:drain"]
+    assert one.peak == 2
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_a_caller_alone_gets_all_its_jobs_done_on_a_small_worker(new_database: NewDatabase, concurrency: int) -> None:
-    async def scene() -> None:
-        async with queue(new_database()) as placement:
-            for key in "abcd":
-                await placement.enqueue(key, ANY_QUEUE, caller="one")
-            one = Recorder(most=4)
-            await placement.run(one, concurrency)
-            assert one.jobs == ["a", "b", "c", "d"]
-
-    play(scene)
-
-
-def test_a_job_of_a_release_that_chose_by_requirements_alone_runs_in_its_turn(new_database: NewDatabase) -> None:
-    async def scene() -> None:
-        address = new_database()
-        async with queue(address) as placement:
-            with psycopg.connect(address, autocommit=True) as connection:
-                connection.execute(
-                    "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
-                    "SELECT -n, '[\"default\"]', convert_to('a' || n, 'UTF8'), 'a' || n, "
-                    """'{"caller": "a", "attempts": 0}', 'queued' FROM generate_series(0, 2) n"""
-                )
-                await placement.enqueue("a3", ANY_QUEUE, caller="a")
-                await placement.enqueue("b0", ANY_QUEUE, caller="b")
-                one = Recorder(most=5)
-                one.answers["a0"] = Again(1_000.0)
-                await placement.run(one, 1)
-                assert one.jobs == ["a0", "b0", "a1", "a2", "a3"]
-                (form,) = connection.execute("SELECT entrypoint FROM pursuit_queue.jobs").fetchall()[0]
-            with pytest.raises(ValueError, match="Extra data"):  # so a worker of that release leaves it alone
-                Requirements.of(form)
-
-    play(scene)
+async def test_a_caller_alone_gets_all_its_jobs_done_on_a_small_worker(
+    new_database: NewDatabase, concurrency: int
+) -> None:
+    async with queue(new_database()) as placement:
+        for key in "abcd":
+            await placement.enqueue(key, ANY_QUEUE, caller="one")
+        one = Recorder(most=4)
+        await placement.run(one, concurrency)
+        assert one.jobs == ["a", "b", "c", "d"]
 
 
-def test_a_worker_takes_another_job_while_the_next_one_goes_to_another_worker(new_database: NewDatabase) -> None:
-    async def scene() -> None:
-        address = new_database()
-        async with queue(address) as placement:
-            for caller in "ab":
-                await placement.enqueue(caller, ANY_QUEUE, caller=caller)
-            with psycopg.connect(address) as connection:
-                connection.execute("SELECT 1 FROM pursuit_queue.jobs WHERE dedupe_key = 'a' FOR UPDATE")
-                one = Recorder(most=1)
-                await placement.run(one, 1)
-                assert one.jobs == ["b"]
+async def test_a_job_of_a_release_that_chose_by_requirements_alone_runs_in_its_turn(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with queue(address) as placement:
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO pursuit_queue.jobs (priority, entrypoint, payload, dedupe_key, headers, status) "
+                "SELECT -n, '[\"default\"]', convert_to('a' || n, 'UTF8'), 'a' || n, "
+                """'{"caller": "a", "attempts": 0}', 'queued' FROM generate_series(0, 2) n"""
+            )
+            await placement.enqueue("a3", ANY_QUEUE, caller="a")
+            await placement.enqueue("b0", ANY_QUEUE, caller="b")
+            one = Recorder(most=5)
+            one.answers["a0"] = Again(1_000.0)
+            await placement.run(one, 1)
+            assert one.jobs == ["a0", "b0", "a1", "a2", "a3"]
+            (form,) = connection.execute("SELECT entrypoint FROM pursuit_queue.jobs").fetchall()[0]
+        with pytest.raises(ValueError, match="Extra data"):  # so a worker of that release leaves it alone
+            Requirements.of(form)
 
-    play(scene)
+
+async def test_a_worker_takes_another_job_while_the_next_one_goes_to_another_worker(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with queue(address) as placement:
+        for caller in "ab":
+            await placement.enqueue(caller, ANY_QUEUE, caller=caller)
+        with psycopg.connect(address) as connection:
+            connection.execute("SELECT 1 FROM pursuit_queue.jobs WHERE dedupe_key = 'a' FOR UPDATE")
+            one = Recorder(most=1)
+            await placement.run(one, 1)
+            assert one.jobs == ["b"]
 
 
-def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_that_it_names(
+async def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the_one_that_it_names(
     new_database: NewDatabase,
 ) -> None:
-    async def scene() -> None:
-        async with queue(new_database()) as placement:
-            gpu = Requirements("gpu")
-            await placement.enqueue("on gpu", gpu)
-            await placement.enqueue("order", Requirements("worker:two"))
-            await placement.enqueue("anywhere", ANY_QUEUE)
-            with psycopg.connect(placement._address, autocommit=True) as connection:
-                connection.execute(
-                    "INSERT INTO pursuit_queue.jobs (priority, entrypoint, status) VALUES (9, 'new form', 'queued')"
-                )
-                connection.execute(
-                    "INSERT INTO pursuit_queue.workers VALUES ('newer', %s, now() - interval '1 hour')",
-                    (json.dumps({**asdict(Recorder("newer").about()), "colour": ["red"], "heartbeat": 10}),),
-                )
-                connection.execute(
-                    "INSERT INTO pursuit_queue.workers VALUES ('slow', %s, now() - interval '10 s')",
-                    (json.dumps({**asdict(Recorder("slow", queues=()).about()), "heartbeat": 10}),),
-                )
-            one, two = Recorder("one", most=1), Recorder("two", queues=("gpu",), most=2)
-            health = await placement.health()
-            assert [one.name for one in health.live] == ["slow"], "its own heartbeat counts"
-            assert health.why_unplaced(gpu) == "no live worker can drive it: the nearest one lacks queue gpu"
-            async with queue(placement._address) as other, anyio.create_task_group() as tasks:
-                tasks.start_soon(placement.run, one, 1)
-                tasks.start_soon(other.run, two, 1)
-            assert one.jobs == ["anywhere"]
-            assert sorted(two.jobs) == ["on gpu", "order"]
-
-    play(scene)
+    async with queue(new_database()) as placement:
+        gpu = Requirements("gpu")
+        await placement.enqueue("on gpu", gpu)
+        await placement.enqueue("order", Requirements("worker:two"))
+        await placement.enqueue("anywhere", ANY_QUEUE)
+        with psycopg.connect(placement._address, autocommit=True) as connection:
+            connection.execute(
+                "INSERT INTO pursuit_queue.jobs (priority, entrypoint, status) VALUES (9, 'new form', 'queued')"
+            )
+            connection.execute(
+                "INSERT INTO pursuit_queue.workers VALUES ('newer', %s, now() - interval '1 hour')",
+                (json.dumps({**asdict(Recorder("newer").about()), "colour": ["red"], "heartbeat": 10}),),
+            )
+            connection.execute(
+                "INSERT INTO pursuit_queue.workers VALUES ('slow', %s, now() - interval '10 s')",
+                (json.dumps({**asdict(Recorder("slow", queues=()).about()), "heartbeat": 10}),),
+            )
+        one, two = Recorder("one", most=1), Recorder("two", queues=("gpu",), most=2)
+        health = await placement.health()
+        assert [one.name for one in health.live] == ["slow"], "its own heartbeat counts"
+        assert health.why_unplaced(gpu) == "no live worker can drive it: the nearest one lacks queue gpu"
+        async with queue(placement._address) as other, anyio.create_task_group() as tasks:
+            tasks.start_soon(placement.run, one, 1)
+            tasks.start_soon(other.run, two, 1)
+        assert one.jobs == ["anywhere"]
+        assert sorted(two.jobs) == ["on gpu", "order"]
 
 
 def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
@@ -329,25 +303,22 @@ def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
     play(scene)
 
 
-def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_database: NewDatabase) -> None:
-    async def scene() -> None:
-        address = new_database()
-        one, placement = Recorder(), PgQueuerPlacement.open(address, heartbeat=0.4, dequeue=0.1)
-        async with anyio.create_task_group() as tasks:
-            with psycopg.connect(address, autocommit=True) as connection:
-                connection.execute(
-                    "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$; "
-                    "CREATE TRIGGER refuse BEFORE DELETE ON pursuit_queue.jobs_log EXECUTE FUNCTION refuse()"
-                )
-                tasks.start_soon(placement.run, one, 1)
-                seen: set[Any] = set()
-                while len(seen) < 2:
-                    seen |= set(connection.execute("SELECT seen FROM pursuit_queue.workers").fetchall())
-                    await anyio.sleep(0.01)
-            one.stopping.set()
-        await placement.close()
-
-    play(scene)
+async def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_database: NewDatabase) -> None:
+    address = new_database()
+    one, placement = Recorder(), PgQueuerPlacement.open(address, heartbeat=0.4, dequeue=0.1)
+    async with anyio.create_task_group() as tasks:
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$; "
+                "CREATE TRIGGER refuse BEFORE DELETE ON pursuit_queue.jobs_log EXECUTE FUNCTION refuse()"
+            )
+            tasks.start_soon(placement.run, one, 1)
+            seen: set[Any] = set()
+            while len(seen) < 2:
+                seen |= set(connection.execute("SELECT seen FROM pursuit_queue.workers").fetchall())
+                await anyio.sleep(0.01)
+        one.stopping.set()
+    await placement.close()
 
 
 def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_database: NewDatabase) -> None:
@@ -374,23 +345,20 @@ def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_datab
             connection.execute(cast("LiteralString", f"DROP ROLE {role}"))
 
 
-def test_a_statement_that_was_cancelled_leaves_no_connection_behind_that_fails_for_ever(
+async def test_a_statement_that_was_cancelled_leaves_no_connection_behind_that_fails_for_ever(
     new_database: NewDatabase,
 ) -> None:
-    async def scene() -> None:
-        link = Link(new_database(), 10.0)
-        await link.ask("SELECT 1")
-        for _ in range(3):
-            asking = asyncio.create_task(link.ask("SELECT pg_sleep(60)"))
-            await asyncio.sleep(0.01)
-            asking.cancel()
-            await asyncio.sleep(0)
-            asking.cancel()  # psycopg answers the first one with a request to the server
-            await asyncio.wait([asking])
-            assert await link.ask("SELECT 1") == [(1,)]
-        await link.close()
-
-    play(scene)
+    link = Link(new_database(), 10.0)
+    await link.ask("SELECT 1")
+    for _ in range(3):
+        asking = asyncio.create_task(link.ask("SELECT pg_sleep(60)"))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.sleep(0)
+        asking.cancel()  # psycopg answers the first one with a request to the server
+        await asyncio.wait([asking])
+        assert await link.ask("SELECT 1") == [(1,)]
+    await link.close()
 
 
 # Missions
@@ -435,91 +403,75 @@ def write(text: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.guarantee("waiting-holds-no-worker")
-def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_to_others(new_database: NewDatabase) -> None:
+async def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_to_others(
+    new_database: NewDatabase,
+) -> None:
     address = new_database()
-
-    async def scene() -> None:
-        async with (
-            runtime(address, measure, write, asks="write") as here,
-            runtime(address) as elsewhere,
-            working(here, concurrency=1, longest_wait=0.0),
-        ):
-            asking = await start(here, proposer=repeat("write", text="x"), criteria=[succeeded("world.write")])
-            await until(here, asking, lambda state: state.waiting_for == "approval")
-            paced = await start(
-                here, proposer=repeat("measure"), pace={"seconds": 0.3}, budget=Budget(max_iterations=3)
-            )
-            other = await start(here, proposer=repeat("measure"), criteria=[metric("score") >= 7])
-            for name in (other, paced):
-                await until(here, name, ended)
-            assert len(await events_of(here, paced, RunClaimed)) == 3, "each time it is due, a worker takes it up"
-            (question,) = await Approvals(elsewhere.service).open(asking)
-            await Approvals(elsewhere.service).answer(question.approval_id, "once")
-            await until(here, asking, ended)
-            assert (await here.service.state(asking)).status == "completed"
-
-    play(scene)
+    async with (
+        runtime(address, measure, write, asks="write") as here,
+        runtime(address) as elsewhere,
+        working(here, concurrency=1, longest_wait=0.0),
+    ):
+        asking = await start(here, proposer=repeat("write", text="x"), criteria=[succeeded("world.write")])
+        await until(here, asking, lambda state: state.waiting_for == "approval")
+        paced = await start(here, proposer=repeat("measure"), pace={"seconds": 0.3}, budget=Budget(max_iterations=3))
+        other = await start(here, proposer=repeat("measure"), criteria=[metric("score") >= 7])
+        for name in (other, paced):
+            await until(here, name, ended)
+        assert len(await events_of(here, paced, RunClaimed)) == 3, "each time it is due, a worker takes it up"
+        (question,) = await Approvals(elsewhere.service).open(asking)
+        await Approvals(elsewhere.service).answer(question.approval_id, "once")
+        await until(here, asking, ended)
+        assert (await here.service.state(asking)).status == "completed"
 
 
-def test_a_mission_whose_start_died_before_it_was_placed_is_driven(
+async def test_a_mission_whose_start_died_before_it_was_placed_is_driven(
     new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pursuit.service.service.PLACED_WITHIN", 0.1)
-
-    async def scene() -> None:
-        async with runtime(new_database(), measure) as here, working(here):
-            wanted = mission(proposer=repeat("measure"), criteria=[metric("score") >= 7])
-            name = (await here.service.start(wanted, for_workers=True)).session_id
-            await until(here, name, ended)
-
-    play(scene)
+    async with runtime(new_database(), measure) as here, working(here):
+        wanted = mission(proposer=repeat("measure"), criteria=[metric("score") >= 7])
+        name = (await here.service.start(wanted, for_workers=True)).session_id
+        await until(here, name, ended)
 
 
-def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_database: NewDatabase) -> None:
+async def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_database: NewDatabase) -> None:
     address = new_database()
-
-    async def scene() -> None:
-        async with runtime(address, measure) as here, runtime(address) as bare, working(bare):
-            one = await start(here, proposer=repeat("measure"))
-            two = await start(here, proposer=repeat("measure"), queue="gpu")
-            status = await here.service.status(one)
-            assert status["placement"] == "no live worker can drive it: the nearest one lacks the server world"
-            assert "queue gpu, the server world" in (await here.service.status(two))["placement"]
-            async with working(here, "able", queues=["default", "gpu"]):
-                for name in (one, two):
-                    await until(here, name, ended)
-            assert "placement" not in await here.service.status(one)
-
-    play(scene)
+    async with runtime(address, measure) as here, runtime(address) as bare, working(bare):
+        one = await start(here, proposer=repeat("measure"))
+        two = await start(here, proposer=repeat("measure"), queue="gpu")
+        status = await here.service.status(one)
+        assert status["placement"] == "no live worker can drive it: the nearest one lacks the server world"
+        assert "queue gpu, the server world" in (await here.service.status(two))["placement"]
+        async with working(here, "able", queues=["default", "gpu"]):
+            for name in (one, two):
+                await until(here, name, ended)
+        assert "placement" not in await here.service.status(one)
 
 
 @pytest.mark.guarantee("a-drained-worker-loses-nothing")
 @pytest.mark.parametrize("grace", [30.0, 0.05])
-def test_a_worker_that_drains_finishes_its_call_or_hands_it_back(new_database: NewDatabase, grace: float) -> None:
+async def test_a_worker_that_drains_finishes_its_call_or_hands_it_back(new_database: NewDatabase, grace: float) -> None:
     address, gate = new_database(), Gate()
-
-    async def scene() -> None:
-        async with runtime(address, gate.hold) as one, runtime(address, gate.hold) as two:
-            async with working(one, "one", grace=grace) as worker:
-                name = await start(one, proposer=repeat("hold"), budget=Budget(max_iterations=2))
-                await gate.entered.wait()
-                worker.stop()
-                if grace == 30.0:
-                    gate.release.set()
-            state = await one.service.state(name)
-            assert state.iteration_count == (1 if grace == 30.0 else 0)
-            assert (state.open is None) == (grace == 30.0)
-            gate.release.set()
-            async with working(two, "two"):
-                await until(two, name, ended)
-            settled = [event.outcome for event in await events_of(two, name, CallSettled)]
-            assert settled == (["ok", "ok"] if grace == 30.0 else ["cancelled", "ok"])
-
-    play(scene)
+    async with runtime(address, gate.hold) as one, runtime(address, gate.hold) as two:
+        async with working(one, "one", grace=grace) as worker:
+            name = await start(one, proposer=repeat("hold"), budget=Budget(max_iterations=2))
+            await gate.entered.wait()
+            worker.stop()
+            if grace == 30.0:
+                gate.release.set()
+        state = await one.service.state(name)
+        assert state.iteration_count == (1 if grace == 30.0 else 0)
+        assert (state.open is None) == (grace == 30.0)
+        gate.release.set()
+        async with working(two, "two"):
+            await until(two, name, ended)
+        settled = [event.outcome for event in await events_of(two, name, CallSettled)]
+        assert settled == (["ok", "ok"] if grace == 30.0 else ["cancelled", "ok"])
 
 
 @pytest.mark.guarantee("a-drained-worker-loses-nothing")
-def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_database: NewDatabase) -> None:
+async def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_database: NewDatabase) -> None:
     address, gate = new_database(), Gate()
 
     @tool(long=True)
@@ -527,23 +479,20 @@ def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_database: 
         """Takes long."""
         return await gate.hold()
 
-    async def scene() -> None:
-        async with runtime(address, train) as one, runtime(address, train) as two:
-            async with working(one, "one") as worker:
-                name = await start(one, proposer=repeat("train"))
-                await until(one, name, lambda state: state.waiting_for == "task")
-                while worker.about().jobs:  # no worker holds it
-                    await anyio.sleep(0.01)
-                worker.stop()
-                assert two.placement is not None
-                while (await two.placement.health()).workers:
-                    await anyio.sleep(0.01)
-                gate.release.set()
-            async with working(two, "two"):
-                await until(two, name, ended)
-            assert [event.outcome for event in await events_of(two, name, CallSettled)] == ["ok"]
-
-    play(scene)
+    async with runtime(address, train) as one, runtime(address, train) as two:
+        async with working(one, "one") as worker:
+            name = await start(one, proposer=repeat("train"))
+            await until(one, name, lambda state: state.waiting_for == "task")
+            while worker.about().jobs:  # no worker holds it
+                await anyio.sleep(0.01)
+            worker.stop()
+            assert two.placement is not None
+            while (await two.placement.health()).workers:
+                await anyio.sleep(0.01)
+            gate.release.set()
+        async with working(two, "two"):
+            await until(two, name, ended)
+        assert [event.outcome for event in await events_of(two, name, CallSettled)] == ["ok"]
 
 
 def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_for_a_task(
@@ -576,68 +525,59 @@ def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_for_a_ta
     play(scene)
 
 
-def test_an_order_drains_a_worker(new_database: NewDatabase) -> None:
-    async def scene() -> None:
-        async with runtime(new_database(), measure) as here, working(here, "mine", concurrency=1) as worker:
-            assert here.placement is not None
-            await here.placement.enqueue("worker:mine:drain", Requirements("worker:mine"))
-            await worker.stopping.wait()
-
-    play(scene)
+async def test_an_order_drains_a_worker(new_database: NewDatabase) -> None:
+    async with runtime(new_database(), measure) as here, working(here, "mine", concurrency=1) as worker:
+        assert here.placement is not None
+        await here.placement.enqueue("worker:mine:drain", Requirements("worker:mine"))
+        await worker.stopping.wait()
 
 
 @pytest.mark.guarantee("children-run-on-any-worker")
-def test_children_of_a_fleet_run_on_any_worker_within_the_budget_of_their_parent(new_database: NewDatabase) -> None:
+async def test_children_of_a_fleet_run_on_any_worker_within_the_budget_of_their_parent(
+    new_database: NewDatabase,
+) -> None:
     address = new_database()
-
-    async def scene() -> None:
-        async with (
-            runtime(address, measure) as one,
-            runtime(address, measure) as two,
-            working(one, "one", concurrency=1),
-            working(two, "two", concurrency=1),
-        ):
-            each = child(budget={"max_iterations": 2, "max_tool_calls": 2})
-            wanted = parent(each, each, each, each, budget=Budget(max_iterations=10, max_tool_calls=10))
-            name = (await one.service.start(wanted)).session_id
-            assert await one.service.place(name)
-            await until(one, name, ended)
-            state = await one.service.state(name)
-            assert state.status == "completed"
-            outcomes_of = [outcome for _tool, outcome in await outcomes(one, name)]
-            assert outcomes_of == ["ok", "ok", "ok", "skipped"], "the fourth would take more than is left"
-            drivers = [(await events_of(one, each, RunClaimed))[0] for each in state.children]
-            assert all(event.background for event in drivers), "a worker took each as a job"
-            assert state.lent["max_tool_calls"] == 3
-
-    play(scene)
+    async with (
+        runtime(address, measure) as one,
+        runtime(address, measure) as two,
+        working(one, "one", concurrency=1),
+        working(two, "two", concurrency=1),
+    ):
+        each = child(budget={"max_iterations": 2, "max_tool_calls": 2})
+        wanted = parent(each, each, each, each, budget=Budget(max_iterations=10, max_tool_calls=10))
+        name = (await one.service.start(wanted)).session_id
+        assert await one.service.place(name)
+        await until(one, name, ended)
+        state = await one.service.state(name)
+        assert state.status == "completed"
+        outcomes_of = [outcome for _tool, outcome in await outcomes(one, name)]
+        assert outcomes_of == ["ok", "ok", "ok", "skipped"], "the fourth would take more than is left"
+        drivers = [(await events_of(one, each, RunClaimed))[0] for each in state.children]
+        assert all(event.background for event in drivers), "a worker took each as a job"
+        assert state.lent["max_tool_calls"] == 3
 
 
-def test_a_background_run_of_a_server_is_left_to_workers_where_there_are_any(new_database: NewDatabase) -> None:
+async def test_a_background_run_of_a_server_is_left_to_workers_where_there_are_any(new_database: NewDatabase) -> None:
     address = new_database()
-
-    async def scene() -> None:
-        async with (
-            runtime(address, measure) as serving,
-            background_runs(serving.service, serving.use_servers_of) as runs,
-            runtime(address, measure) as other,
-        ):
-            stepped = {"proposer": {"kind": "client"}, "budget": Budget(max_iterations=5)}
-            alone = (await serving.service.start(mission(**stepped))).session_id
-            given = mission(proposer=replay(proposal(("measure", {})))).proposer.proposals[0]  # type: ignore[union-attr]
+    async with (
+        runtime(address, measure) as serving,
+        background_runs(serving.service, serving.use_servers_of) as runs,
+        runtime(address, measure) as other,
+    ):
+        stepped = {"proposer": {"kind": "client"}, "budget": Budget(max_iterations=5)}
+        alone = (await serving.service.start(mission(**stepped))).session_id
+        given = mission(proposer=replay(proposal(("measure", {})))).proposer.proposals[0]  # type: ignore[union-attr]
+        await runs.begin(RunOrder(alone, iterations=1, proposal=given))
+        await until(serving, alone, lambda state: state.iteration_count == 1)
+        queued = (await serving.service.start(mission(**stepped, queue="gpu"))).session_id
+        await runs.begin(RunOrder(queued, iterations=1, proposal=given))
+        async with working(other):
             await runs.begin(RunOrder(alone, iterations=1, proposal=given))
-            await until(serving, alone, lambda state: state.iteration_count == 1)
-            queued = (await serving.service.start(mission(**stepped, queue="gpu"))).session_id
-            await runs.begin(RunOrder(queued, iterations=1, proposal=given))
-            async with working(other):
-                await runs.begin(RunOrder(alone, iterations=1, proposal=given))
-                await until(serving, alone, lambda state: state.iteration_count == 2)
-            assert len(await events_of(serving, alone, RunClaimed)) == 3, "driven here, handed over, driven there"
-            async with working(other, "gpu", queues=["gpu"]):
-                await until(serving, queued, lambda state: state.iteration_count == 1)
-            assert len(await events_of(serving, queued, RunClaimed)) == 2, "it waited for its queue"
-
-    play(scene)
+            await until(serving, alone, lambda state: state.iteration_count == 2)
+        assert len(await events_of(serving, alone, RunClaimed)) == 3, "driven here, handed over, driven there"
+        async with working(other, "gpu", queues=["gpu"]):
+            await until(serving, queued, lambda state: state.iteration_count == 1)
+        assert len(await events_of(serving, queued, RunClaimed)) == 2, "it waited for its queue"
 
 
 @pytest.mark.guarantee("commands-stay-on-their-machine")
@@ -687,10 +627,7 @@ machine_wait = 1.5
     play(scene)
 
 
-def test_a_worker_needs_a_ledger_that_machines_share(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as here:
-            with pytest.raises(InvalidArgument, match="postgresql://"):
-                here.worker(version="0")
-
-    play(scene)
+async def test_a_worker_needs_a_ledger_that_machines_share(tmp_path: Path) -> None:
+    async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as here:
+        with pytest.raises(InvalidArgument, match="postgresql://"):
+            here.worker(version="0")

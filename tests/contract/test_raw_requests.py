@@ -285,7 +285,7 @@ def test_an_idle_lease_ends_after_a_while() -> None:
     run("stdio", main, ClientSettings(idle_seconds=0.1))
 
 
-def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
+async def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
     server = MCPServer("growing")
 
     async def grow(name: str, ctx: Context[Any, Any]) -> str:
@@ -294,19 +294,15 @@ def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
         return "grown"
 
     server.add_tool(grow)
-
-    async def main() -> None:
-        async with Pool({}, {"here": server}) as pool:
-            upstream: Any = pool.upstream("here")
-            heard = anyio.Event()
-            upstream.listen(lambda _method, _params: heard.set())
-            assert [tool.name for tool in await upstream.tools()] == ["grow"]
-            with anyio.fail_after(120):
-                await upstream.call("grow", {"name": "more"}, call_id="c")
-                await heard.wait()
-            assert [tool.name for tool in await upstream.tools()] == ["grow", "more"]
-
-    anyio.run(main)
+    async with Pool({}, {"here": server}) as pool:
+        upstream: Any = pool.upstream("here")
+        heard = anyio.Event()
+        upstream.listen(lambda _method, _params: heard.set())
+        assert [tool.name for tool in await upstream.tools()] == ["grow"]
+        with anyio.fail_after(120):
+            await upstream.call("grow", {"name": "more"}, call_id="c")
+            await heard.wait()
+        assert [tool.name for tool in await upstream.tools()] == ["grow", "more"]
 
 
 def test_what_a_client_said_about_itself_is_not_handed_on() -> None:

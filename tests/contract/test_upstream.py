@@ -335,19 +335,16 @@ def test_a_flood_and_a_large_result_pass() -> None:
 
 
 @pytest.mark.parametrize(("limit", "most"), [(2, 2), (None, 6)])
-def test_calls_run_side_by_side_up_to_the_limit(limit: int | None, most: int) -> None:
-    async def main() -> int:
-        RUNNING.update(now=0, most=0)
-        async with anyio.create_task_group() as tasks:
-            config = ServerConfig(name="fixture", concurrency=limit)
-            upstream = McpUpstream(config, in_process(build()), tasks=tasks)
-            async with anyio.create_task_group() as calls:
-                for number in range(6):
-                    calls.start_soon(partial(upstream.call, "crowd", {"most": most}, call_id=f"c-{number}"))
-            await upstream.aclose()
-        return RUNNING["most"]
-
-    assert anyio.run(main) == most
+async def test_calls_run_side_by_side_up_to_the_limit(limit: int | None, most: int) -> None:
+    RUNNING.update(now=0, most=0)
+    async with anyio.create_task_group() as tasks:
+        config = ServerConfig(name="fixture", concurrency=limit)
+        upstream = McpUpstream(config, in_process(build()), tasks=tasks)
+        async with anyio.create_task_group() as calls:
+            for number in range(6):
+                calls.start_soon(partial(upstream.call, "crowd", {"most": most}, call_id=f"c-{number}"))
+        await upstream.aclose()
+    assert RUNNING["most"] == most
 
 
 def test_a_silent_server_is_given_up_after_the_connect_timeout(tmp_path: Path) -> None:
@@ -454,29 +451,23 @@ def test_a_launcher_that_does_not_work_is_tried_once_and_left_out(
     ("code", "words"),
     [(-9, "ended by SIGKILL"), (-39, "ended by signal 39"), (7, "exited with 7"), (None, "closed its pipes")],
 )
-def test_every_ending_has_words(code: int | None, words: str) -> None:
-    async def main() -> str:
-        process = StdioProcess(StderrTail(), anyio.Event(), ClientSettings())
-        process.returncode = code
-        process.discard()
-        return process.close_reason()
-
-    assert words in anyio.run(main)
+async def test_every_ending_has_words(code: int | None, words: str) -> None:
+    process = StdioProcess(StderrTail(), anyio.Event(), ClientSettings())
+    process.returncode = code
+    process.discard()
+    assert words in process.close_reason()
 
 
-def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> None:
-    async def main() -> None:
-        config = fixture_config(env={"API_TOKEN": "hunter2-secret"})
-        async with stdio_upstream("legacy", config) as upstream:
-            pids = (await upstream.call("spawn", {}, call_id="c")).structured
-            with pytest.raises(CallFailed) as caught:
-                await upstream.call("crash", {}, call_id="c")
-            assert "hunter2" not in str(caught.value)
-            assert "token=***" in str(caught.value)
-        assert await gone(pids["pid"])
-        assert not psutil.pid_exists(pids["server"]), "a zombie was left"
-
-    anyio.run(main)
+async def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> None:
+    config = fixture_config(env={"API_TOKEN": "hunter2-secret"})
+    async with stdio_upstream("legacy", config) as upstream:
+        pids = (await upstream.call("spawn", {}, call_id="c")).structured
+        with pytest.raises(CallFailed) as caught:
+            await upstream.call("crash", {}, call_id="c")
+        assert "hunter2" not in str(caught.value)
+        assert "token=***" in str(caught.value)
+    assert await gone(pids["pid"])
+    assert not psutil.pid_exists(pids["server"]), "a zombie was left"
 
 
 def test_a_server_that_ignores_everything_is_killed(tmp_path: Path) -> None:
@@ -505,68 +496,55 @@ anyio.run(main)
 
 
 @pytest.mark.parametrize("word", ["polite", "lingers"])
-def test_no_server_outlives_a_killed_parent(word: str) -> None:
+async def test_no_server_outlives_a_killed_parent(word: str) -> None:
     if word == "lingers" and (sys.platform != "linux" or shutil.which("setpriv") is None):
         pytest.skip("only Linux tells a child that its parent died")
-
-    async def main() -> None:
-        async with await anyio.open_process(
-            [sys.executable, "-c", PARENT, str(SERVERS / "odd.py"), word], stderr=None
-        ) as parent:
-            assert parent.stdout is not None
-            with anyio.fail_after(120):
-                pid = int(await parent.stdout.receive())
-            assert psutil.pid_exists(pid)
-            parent.kill()
-            assert await gone(pid)
-
-    anyio.run(main)
+    async with await anyio.open_process(
+        [sys.executable, "-c", PARENT, str(SERVERS / "odd.py"), word], stderr=None
+    ) as parent:
+        assert parent.stdout is not None
+        with anyio.fail_after(120):
+            pid = int(await parent.stdout.receive())
+        assert psutil.pid_exists(pid)
+        parent.kill()
+        assert await gone(pid)
 
 
-def test_the_pool_lists_what_answers_and_names_what_does_not() -> None:
-    async def main() -> None:
-        configs = {
-            "odd": odd_config(),
-            "broken": ServerConfig(name="broken", command="no-such-command-at-all"),
-            "off": ServerConfig(name="off", command="x", enabled=False),
-        }
-        async with Pool(configs, {"here": [echo], "one": fail, "built": build()}) as pool:
-            catalogue = await pool.catalogue()
-            assert {"odd.fine", "here.echo", "one.fail", "built.echo"} <= set(catalogue.tools)
-            assert list(catalogue.failures) == ["broken"]
-            assert "not found" in catalogue.failures["broken"]
-            assert any("no-schema" in warning for warning in catalogue.warnings)
-            with pytest.raises(UpstreamUnavailable, match="did you mean 'here'"):
-                pool.upstream("heer")
-            with pytest.raises(UpstreamUnavailable, match="disabled"):
-                pool.upstream("off")
-
-    anyio.run(main)
+async def test_the_pool_lists_what_answers_and_names_what_does_not() -> None:
+    configs = {
+        "odd": odd_config(),
+        "broken": ServerConfig(name="broken", command="no-such-command-at-all"),
+        "off": ServerConfig(name="off", command="x", enabled=False),
+    }
+    async with Pool(configs, {"here": [echo], "one": fail, "built": build()}) as pool:
+        catalogue = await pool.catalogue()
+        assert {"odd.fine", "here.echo", "one.fail", "built.echo"} <= set(catalogue.tools)
+        assert list(catalogue.failures) == ["broken"]
+        assert "not found" in catalogue.failures["broken"]
+        assert any("no-schema" in warning for warning in catalogue.warnings)
+        with pytest.raises(UpstreamUnavailable, match="did you mean 'here'"):
+            pool.upstream("heer")
+        with pytest.raises(UpstreamUnavailable, match="disabled"):
+            pool.upstream("off")
 
 
-def test_a_required_server_that_fails_is_an_error() -> None:
-    async def main() -> None:
-        config = ServerConfig(name="broken", command="no-such-command-at-all", required=True)
-        async with Pool({"broken": config}, {"here": [echo]}) as pool:
-            with pytest.raises(UpstreamUnavailable, match="required servers cannot be reached: server 'broken'"):
-                await pool.catalogue()
-            assert list((await pool.catalogue(["here"])).tools) == ["here.echo"]
-
-    anyio.run(main)
+async def test_a_required_server_that_fails_is_an_error() -> None:
+    config = ServerConfig(name="broken", command="no-such-command-at-all", required=True)
+    async with Pool({"broken": config}, {"here": [echo]}) as pool:
+        with pytest.raises(UpstreamUnavailable, match="required servers cannot be reached: server 'broken'"):
+            await pool.catalogue()
+        assert list((await pool.catalogue(["here"])).tools) == ["here.echo"]
 
 
-def test_a_hanging_server_delays_no_other_call_and_leaving_the_pool_is_bounded() -> None:
-    async def main() -> None:
-        configs = {"odd": odd_config(), "silent": odd_config("silent")}
-        with anyio.fail_after(20):  # to connect to the silent one would be given up after 30 s
-            async with (
-                Pool(configs, {"here": FunctionUpstream("here", [echo])}) as pool,
-                anyio.create_task_group() as tasks,
-            ):
-                tasks.start_soon(pool.upstream("silent").tools)
-                result = await pool.upstream("odd").call("fine", {}, call_id="c")
-                assert int(result.content[0]["text"]) > 0
-                assert (await pool.upstream("here").call("echo", {"a": 1}, call_id="c")).structured
-                tasks.cancel_scope.cancel()
-
-    anyio.run(main)
+async def test_a_hanging_server_delays_no_other_call_and_leaving_the_pool_is_bounded() -> None:
+    configs = {"odd": odd_config(), "silent": odd_config("silent")}
+    with anyio.fail_after(20):  # to connect to the silent one would be given up after 30 s
+        async with (
+            Pool(configs, {"here": FunctionUpstream("here", [echo])}) as pool,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(pool.upstream("silent").tools)
+            result = await pool.upstream("odd").call("fine", {}, call_id="c")
+            assert int(result.content[0]["text"]) > 0
+            assert (await pool.upstream("here").call("echo", {"a": 1}, call_id="c")).structured
+            tasks.cancel_scope.cancel()

@@ -48,7 +48,7 @@ def marked() -> list[str]:
             found += [
                 f"{path.relative_to(TESTS)}::{node.name}"
                 for node in ast.walk(ast.parse(text))
-                if isinstance(node, ast.FunctionDef)
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                 and any("mark.damaged_ledger" in ast.unparse(mark) for mark in node.decorator_list)
             ]
     return found

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import anyio
 import pytest
 import typer.main
 from pydantic import BaseModel
@@ -134,22 +133,18 @@ def test_python_runs_and_prints_what_the_page_says(program: Program, tmp_path: P
 
 
 @pytest.mark.parametrize("block", of("python", "script"))
-def test_scripts_run_in_the_sandbox_to_their_end(block: Block) -> None:
+async def test_scripts_run_in_the_sandbox_to_their_end(block: Block) -> None:
     tools = {"beam": {"evaluate": ["h", "l"]}, "plant": {"start_batch": ["number"]}}
     state = {"iteration": 0, "metrics": {}, "best": {}, "results": [], "errors": [], "advice": None, "memory": {}}
     spec = ScriptSpec(source=block.text, tools=tools, state=state, seed=1, now=datetime.datetime.now(tz=datetime.UTC))
-
-    async def main() -> None:
-        async with Sandbox() as sandbox, sandbox.script(spec) as script:
-            step = await script.start()
-            calls = 0
-            while isinstance(step, Calls):
-                calls += len(step.calls)
-                step = await script.answer({call.index: {"metrics": {"cost": 1.0}} for call in step.calls})
-            assert step.error is None
-            assert calls > 0
-
-    anyio.run(main)
+    async with Sandbox() as sandbox, sandbox.script(spec) as script:
+        step = await script.start()
+        calls = 0
+        while isinstance(step, Calls):
+            calls += len(step.calls)
+            step = await script.answer({call.index: {"metrics": {"cost": 1.0}} for call in step.calls})
+        assert step.error is None
+        assert calls > 0
 
 
 @pytest.mark.parametrize("block", of("toml", None, "fragment"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, proposal, replay, stage
+from engine_stage import mission, proposal, replay, stage
 
 DATA = Path(__file__).parent.parent / "data" / "adversarial_missions.toml"
 CASES: dict[str, dict[str, Any]] = tomllib.loads(DATA.read_text(encoding="utf-8"))
@@ -62,30 +62,26 @@ def iterations(case: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.guarantee("progress-in-own-terms")
-def test_each_mission_ends_as_it_must(tmp_path: Path) -> None:
+async def test_each_mission_ends_as_it_must(tmp_path: Path) -> None:
     wrong: list[str] = []
     world = World()
-
-    async def scene() -> None:
-        async with stage(tmp_path, world.a, world.b, world.verify) as runtime:
-            for name, case in CASES.items():
-                calls = iterations(case)
-                world.set(calls, case.get("checks", []))
-                asked = [[(f"world.{o.get('tool', 'a')}", {"x": o.get("x", 0)}) for o in each] for each in calls]
-                given = {"tool_allowlist": ["world.*"], "stagnation_threshold": None, "budget": {}}
-                given |= {key: case[key] for key in KEYS if key in case}
-                given["budget"] = {"max_iterations": len(calls), **given["budget"]}
-                criteria = [
-                    {"criterion_id": f"c{place}", **one, **({"cwd": str(tmp_path)} if "command" in one else {})}
-                    for place, one in enumerate(case["criteria"])
-                ]
-                proposer = replay(*(proposal(*each) for each in asked))
-                report = await runtime.pursue(mission(criteria=criteria, proposer=proposer, **given))
-                found = [report.status, report.verdict_reason, report.data["iteration_count"]]
-                said = json.dumps(report.data)
-                if found != case["ends"] or not all(word in said for word in case.get("says", ())):
-                    wrong.append(f"{name}: {found}, not {case['ends']}: {report.data.get('rationale')}")
-
-    play(scene)
+    async with stage(tmp_path, world.a, world.b, world.verify) as runtime:
+        for name, case in CASES.items():
+            calls = iterations(case)
+            world.set(calls, case.get("checks", []))
+            asked = [[(f"world.{o.get('tool', 'a')}", {"x": o.get("x", 0)}) for o in each] for each in calls]
+            given = {"tool_allowlist": ["world.*"], "stagnation_threshold": None, "budget": {}}
+            given |= {key: case[key] for key in KEYS if key in case}
+            given["budget"] = {"max_iterations": len(calls), **given["budget"]}
+            criteria = [
+                {"criterion_id": f"c{place}", **one, **({"cwd": str(tmp_path)} if "command" in one else {})}
+                for place, one in enumerate(case["criteria"])
+            ]
+            proposer = replay(*(proposal(*each) for each in asked))
+            report = await runtime.pursue(mission(criteria=criteria, proposer=proposer, **given))
+            found = [report.status, report.verdict_reason, report.data["iteration_count"]]
+            said = json.dumps(report.data)
+            if found != case["ends"] or not all(word in said for word in case.get("says", ())):
+                wrong.append(f"{name}: {found}, not {case['ends']}: {report.data.get('rationale')}")
     assert not wrong, "\n".join(wrong)
     assert len(CASES) >= 40

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import events_of, mission, outcomes, play, proposal, repeat, replay, script, until
+from engine_stage import events_of, mission, outcomes, proposal, repeat, replay, script, until
 from hands import LONG, Hands
 
 from pursuit import Budget, Proposal, Runtime
@@ -57,264 +57,218 @@ async def _run(runtime: Runtime, **given: Any) -> tuple[str, Approvals]:
 
 
 @pytest.mark.guarantee("asks-before-it-writes")
-def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(tmp_path: Path) -> None:
+async def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(tmp_path: Path) -> None:
     world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            name, desk = await _run(runtime, proposer=repeat("write", text="a"))
-            status = await runtime.service.status(name)
-            assert (status["status"], status["waiting_for"], world.done) == ("waiting", "approval", [])
-            (row,) = status["pending_approvals"]
-            assert (row["tool"], row["args"]) == ("world.write", {"text": "a"})
-            assert "write" in row["description"] and '"a"' in row["description"]
-            assert [approval_row(one) for one in await desk.open()] == [row]
-            assert await desk.open() == await desk.open(name)
-            await runtime.service.run(name)
-            assert len(await events_of(runtime, name, ApprovalAsked)) == 1, "asked again, it is the same question"
-        async with world.stage(tmp_path) as runtime:  # answered while no process drives
-            desk = Approvals(runtime.service)
-            answered = await desk.answer(row["approval_id"], "once", reason="fine", caller=ALICE)
-            assert (answered.status, answered.by) == ("running", "alice (terminal)")
-            assert await runtime.service.interrupted() == [name]
-        async with world.stage(tmp_path) as runtime:
-            await runtime.service.run(name)
-            assert world.done == ["a"], "one yes is for one call"
-            status = await runtime.service.status(name)
-            assert (status["waiting_for"], status["iteration_count"]) == ("approval", 1)
-            (word,) = await events_of(runtime, name, ApprovalAnswered)
-            assert (word.by, word.reason) == ("alice (terminal)", "fine")
-
-    play(scene)
+    async with world.stage(tmp_path) as runtime:
+        name, desk = await _run(runtime, proposer=repeat("write", text="a"))
+        status = await runtime.service.status(name)
+        assert (status["status"], status["waiting_for"], world.done) == ("waiting", "approval", [])
+        (row,) = status["pending_approvals"]
+        assert (row["tool"], row["args"]) == ("world.write", {"text": "a"})
+        assert "write" in row["description"] and '"a"' in row["description"]
+        assert [approval_row(one) for one in await desk.open()] == [row]
+        assert await desk.open() == await desk.open(name)
+        await runtime.service.run(name)
+        assert len(await events_of(runtime, name, ApprovalAsked)) == 1, "asked again, it is the same question"
+    async with world.stage(tmp_path) as runtime:  # answered while no process drives
+        desk = Approvals(runtime.service)
+        answered = await desk.answer(row["approval_id"], "once", reason="fine", caller=ALICE)
+        assert (answered.status, answered.by) == ("running", "alice (terminal)")
+        assert await runtime.service.interrupted() == [name]
+    async with world.stage(tmp_path) as runtime:
+        await runtime.service.run(name)
+        assert world.done == ["a"], "one yes is for one call"
+        status = await runtime.service.status(name)
+        assert (status["waiting_for"], status["iteration_count"]) == ("approval", 1)
+        (word,) = await events_of(runtime, name, ApprovalAnswered)
+        assert (word.by, word.reason) == ("alice (terminal)", "fine")
 
 
-def test_the_plot_of_the_budget_and_the_status_count_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_plot_of_the_budget_and_the_status_count_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, hands, cap = World(), Hands(monkeypatch), 1000 * LONG
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            made = mission(budget=Budget(max_iterations=1, max_wall_clock_seconds=cap), proposer=repeat("write"))
-            name = (await runtime.service.start(made)).session_id
-            await runtime.service.run(name, observer=lambda *_: hands.forward())  # time before it waits
-            desk = Approvals(runtime.service)
-            await desk.answer((await desk.open())[0].approval_id, "once", caller=ALICE)
-            await runtime.service.run(name)
-            used = (await runtime.service.status(name))["budget"]["used"]["wall_clock_seconds"]
-            rows = {row["name"]: row["points"] for row in (await Timelines(runtime.service).course(name))["budget"]}
-            assert used > LONG and rows["iterations"] == [(1.0, 0.0)]
-            assert rows["wall_clock_seconds"] == [(1.0, pytest.approx(1 - used / cap, abs=LONG / cap / 2))]
-
-    play(scene)
+    async with world.stage(tmp_path) as runtime:
+        made = mission(budget=Budget(max_iterations=1, max_wall_clock_seconds=cap), proposer=repeat("write"))
+        name = (await runtime.service.start(made)).session_id
+        await runtime.service.run(name, observer=lambda *_: hands.forward())  # time before it waits
+        desk = Approvals(runtime.service)
+        await desk.answer((await desk.open())[0].approval_id, "once", caller=ALICE)
+        await runtime.service.run(name)
+        used = (await runtime.service.status(name))["budget"]["used"]["wall_clock_seconds"]
+        rows = {row["name"]: row["points"] for row in (await Timelines(runtime.service).course(name))["budget"]}
+        assert used > LONG and rows["iterations"] == [(1.0, 0.0)]
+        assert rows["wall_clock_seconds"] == [(1.0, pytest.approx(1 - used / cap, abs=LONG / cap / 2))]
 
 
-def test_a_no_is_an_outcome_that_the_mission_sees(tmp_path: Path) -> None:
+async def test_a_no_is_an_outcome_that_the_mission_sees(tmp_path: Path) -> None:
     world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            calls = proposal(("write", {}), ("read", {}))
-            name, desk = await _run(runtime, proposer=replay(calls), budget=Budget(max_iterations=1))
-            (row,) = await desk.open()
-            assert world.done == [], "the whole batch waits for the answer"
-            await desk.answer(row.approval_id, "denied", reason="not today", caller=ALICE)
-            await runtime.service.run(name)
-            assert await outcomes(runtime, name) == [("world.write", "denied"), ("world.read", "ok")]
-            report = await runtime.report(name)
-            assert "denied by alice (terminal): not today" in str(report.data)
-
-    play(scene)
+    async with world.stage(tmp_path) as runtime:
+        calls = proposal(("write", {}), ("read", {}))
+        name, desk = await _run(runtime, proposer=replay(calls), budget=Budget(max_iterations=1))
+        (row,) = await desk.open()
+        assert world.done == [], "the whole batch waits for the answer"
+        await desk.answer(row.approval_id, "denied", reason="not today", caller=ALICE)
+        await runtime.service.run(name)
+        assert await outcomes(runtime, name) == [("world.write", "denied"), ("world.read", "ok")]
+        report = await runtime.report(name)
+        assert "denied by alice (terminal): not today" in str(report.data)
 
 
 @pytest.mark.guarantee("a-yes-covers-what-was-said")
-def test_a_yes_reaches_as_far_as_was_said_and_no_further(tmp_path: Path) -> None:
+async def test_a_yes_reaches_as_far_as_was_said_and_no_further(tmp_path: Path) -> None:
     world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            steps = [("write", {"text": "a"}), ("write", {"text": "a"}), ("write", {"text": "b"}), ("write_more", {})]
-            proposer = replay(*(proposal(step) for step in steps))
-            name, desk = await _run(runtime, proposer=proposer, budget=Budget(max_iterations=4))
-            asked: list[tuple[str, Any]] = []
-            for width in ("arguments", "mission", "denied"):
-                (row,) = await desk.open()
-                asked.append((row.tool, row.args))
-                await desk.answer(row.approval_id, width)
-                await runtime.service.run(name)
-            assert asked == [("world.write", {"text": "a"}), ("world.write", {"text": "b"}), ("world.write_more", {})]
-            assert world.done == ["a", "a", "b"]
-            other, _ = await _run(runtime, proposer=repeat("write", text="a"))
-            assert len(await desk.open(other)) == 1, "a yes is for its own mission"
-
-    play(scene)
-
-
-def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path: Path) -> None:
-    world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path, approval_timeout=0.2) as runtime:
-            made = mission(proposer=repeat("write"), budget=Budget(max_iterations=1))
-            name = (await runtime.service.start(made)).session_id
-            async with background_runs(runtime.service, runtime.use_servers_of) as runs:
-                await runs.begin(RunOrder(name, iterations=1))
-                await until(runtime, name, lambda state: state.iteration_count == 1)
-            ((tool, outcome),) = await outcomes(runtime, name)
-            assert (tool, outcome, world.done) == ("world.write", "denied", [])
-            assert "it was not approved in time" in str(await runtime.service.history(name, full=True))
-
-    play(scene)
-
-
-def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
-    world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime, world.stage(tmp_path) as terminal:
-            made = mission(proposer=repeat("write"), budget=Budget(max_iterations=5))
-            name = (await runtime.service.start(made)).session_id
-            async with background_runs(runtime.service, runtime.use_servers_of) as runs:
-                await runs.begin(RunOrder(name, iterations=2))
-                await until(terminal, name, lambda state: state.waiting_for == "approval")
-                rows = await Approvals(terminal.service).open(name)
-                await Approvals(terminal.service).answer(rows[0].approval_id, "mission")
-                await until(runtime, name, lambda state: state.iteration_count == 2)
-            assert world.done == ["x", "x"]
-
-    play(scene)
-
-
-def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
-    world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            name, desk = await _run(runtime, proposer=repeat("write"))
+    async with world.stage(tmp_path) as runtime:
+        steps = [("write", {"text": "a"}), ("write", {"text": "a"}), ("write", {"text": "b"}), ("write_more", {})]
+        proposer = replay(*(proposal(step) for step in steps))
+        name, desk = await _run(runtime, proposer=proposer, budget=Budget(max_iterations=4))
+        asked: list[tuple[str, Any]] = []
+        for width in ("arguments", "mission", "denied"):
             (row,) = await desk.open()
-            await runtime.service.pause(name)
-            assert (await runtime.service.status(name))["status"] == "paused"
-            await desk.answer(row.approval_id, "mission")
-            assert (await runtime.service.status(name))["status"] == "paused", "a yes resumes nothing"
+            asked.append((row.tool, row.args))
+            await desk.answer(row.approval_id, width)
             await runtime.service.run(name)
-            assert world.done == ["x", "x", "x"]
-            other, _ = await _run(runtime, proposer=repeat("write"))
-            (row,) = await desk.open(other)
-            await runtime.service.abort(other)
-            with pytest.raises((ApprovalNotFound, SessionTerminal)):
-                await desk.answer(row.approval_id, "once")
-            assert world.done == ["x", "x", "x"]
-
-    play(scene)
+        assert asked == [("world.write", {"text": "a"}), ("world.write", {"text": "b"}), ("world.write_more", {})]
+        assert world.done == ["a", "a", "b"]
+        other, _ = await _run(runtime, proposer=repeat("write", text="a"))
+        assert len(await desk.open(other)) == 1, "a yes is for its own mission"
 
 
-def test_scripts_and_checks_ask_too_and_go_on_where_they_were(tmp_path: Path) -> None:
+async def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path: Path) -> None:
+    world = World()
+    async with world.stage(tmp_path, approval_timeout=0.2) as runtime:
+        made = mission(proposer=repeat("write"), budget=Budget(max_iterations=1))
+        name = (await runtime.service.start(made)).session_id
+        async with background_runs(runtime.service, runtime.use_servers_of) as runs:
+            await runs.begin(RunOrder(name, iterations=1))
+            await until(runtime, name, lambda state: state.iteration_count == 1)
+        ((tool, outcome),) = await outcomes(runtime, name)
+        assert (tool, outcome, world.done) == ("world.write", "denied", [])
+        assert "it was not approved in time" in str(await runtime.service.history(name, full=True))
+
+
+async def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
+    world = World()
+    async with world.stage(tmp_path) as runtime, world.stage(tmp_path) as terminal:
+        made = mission(proposer=repeat("write"), budget=Budget(max_iterations=5))
+        name = (await runtime.service.start(made)).session_id
+        async with background_runs(runtime.service, runtime.use_servers_of) as runs:
+            await runs.begin(RunOrder(name, iterations=2))
+            await until(terminal, name, lambda state: state.waiting_for == "approval")
+            rows = await Approvals(terminal.service).open(name)
+            await Approvals(terminal.service).answer(rows[0].approval_id, "mission")
+            await until(runtime, name, lambda state: state.iteration_count == 2)
+        assert world.done == ["x", "x"]
+
+
+async def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
+    world = World()
+    async with world.stage(tmp_path) as runtime:
+        name, desk = await _run(runtime, proposer=repeat("write"))
+        (row,) = await desk.open()
+        await runtime.service.pause(name)
+        assert (await runtime.service.status(name))["status"] == "paused"
+        await desk.answer(row.approval_id, "mission")
+        assert (await runtime.service.status(name))["status"] == "paused", "a yes resumes nothing"
+        await runtime.service.run(name)
+        assert world.done == ["x", "x", "x"]
+        other, _ = await _run(runtime, proposer=repeat("write"))
+        (row,) = await desk.open(other)
+        await runtime.service.abort(other)
+        with pytest.raises((ApprovalNotFound, SessionTerminal)):
+            await desk.answer(row.approval_id, "once")
+        assert world.done == ["x", "x", "x"]
+
+
+async def test_scripts_and_checks_ask_too_and_go_on_where_they_were(tmp_path: Path) -> None:
     world = World()
     source = "world.read()\nworld.write(text='s')\nworld.read()"
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            check = {"criterion_id": "c", "kind": "check", "tool_name": "world.write_more", "args": {"text": "check"}}
-            name, desk = await _run(runtime, proposer=script(source), criteria=[check], budget=Budget(max_iterations=1))
-            assert world.done == ["read"]
-            (row,) = await desk.open()
-            await desk.answer(row.approval_id, "once")
-            await runtime.service.run(name)
-            assert world.done == ["read", "s", "read"], "nothing ran twice"
-            (row,) = await desk.open()
-            assert row.tool == "world.write_more"
-            await desk.answer(row.approval_id, "once")
-            await runtime.service.run(name)
-            assert world.done[-1] == ("more", "check")
-            assert (await runtime.service.status(name))["status"] == "completed"
-
-    play(scene)
+    async with world.stage(tmp_path) as runtime:
+        check = {"criterion_id": "c", "kind": "check", "tool_name": "world.write_more", "args": {"text": "check"}}
+        name, desk = await _run(runtime, proposer=script(source), criteria=[check], budget=Budget(max_iterations=1))
+        assert world.done == ["read"]
+        (row,) = await desk.open()
+        await desk.answer(row.approval_id, "once")
+        await runtime.service.run(name)
+        assert world.done == ["read", "s", "read"], "nothing ran twice"
+        (row,) = await desk.open()
+        assert row.tool == "world.write_more"
+        await desk.answer(row.approval_id, "once")
+        await runtime.service.run(name)
+        assert world.done[-1] == ("more", "check")
+        assert (await runtime.service.status(name))["status"] == "completed"
 
 
-def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path) -> None:
+async def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path) -> None:
     world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            name, desk = await _run(runtime, proposer=replay(proposal(("write", {}), ("write_more", {}))))
-            first, second = await desk.open(name)
-            root = await runtime.service.ledger.root()
-            with pytest.raises(InvalidArgument):
-                await desk.answer("../x", "once")
-            with pytest.raises(ApprovalNotFound):
-                await desk.answer("approval-0123456789abcdef", "once")
-            with pytest.raises(ValidationFailed):
-                await desk.answer(first.approval_id, "perhaps")  # pyright: ignore[reportArgumentType]
-            assert await runtime.service.ledger.root() == root
-            await desk.answer(first.approval_id, "once")
-            assert (await runtime.service.status(name))["status"] == "waiting", "one question is still open"
-            with pytest.raises(Conflict, match="answered already"):
-                await desk.answer(first.approval_id, "denied")
-            await desk.answer(second.approval_id, "denied")
-            await runtime.service.run(name)
-            assert world.done == ["x"]
-            waits = [one for one in await events_of(runtime, name, WaitBegan) if one.waiting_for == "approval"]
-            assert len(waits) == 1
-
-    play(scene)
+    async with world.stage(tmp_path) as runtime:
+        name, desk = await _run(runtime, proposer=replay(proposal(("write", {}), ("write_more", {}))))
+        first, second = await desk.open(name)
+        root = await runtime.service.ledger.root()
+        with pytest.raises(InvalidArgument):
+            await desk.answer("../x", "once")
+        with pytest.raises(ApprovalNotFound):
+            await desk.answer("approval-0123456789abcdef", "once")
+        with pytest.raises(ValidationFailed):
+            await desk.answer(first.approval_id, "perhaps")  # pyright: ignore[reportArgumentType]
+        assert await runtime.service.ledger.root() == root
+        await desk.answer(first.approval_id, "once")
+        assert (await runtime.service.status(name))["status"] == "waiting", "one question is still open"
+        with pytest.raises(Conflict, match="answered already"):
+            await desk.answer(first.approval_id, "denied")
+        await desk.answer(second.approval_id, "denied")
+        await runtime.service.run(name)
+        assert world.done == ["x"]
+        waits = [one for one in await events_of(runtime, name, WaitBegan) if one.waiting_for == "approval"]
+        assert len(waits) == 1
 
 
-def test_mode_never_refuses_without_asking_and_auto_asks_nothing(tmp_path: Path) -> None:
+async def test_mode_never_refuses_without_asking_and_auto_asks_nothing(tmp_path: Path) -> None:
     world = World()
-
-    async def scene() -> None:
-        never = OperatorPolicy(mode="never", rules=ASKS.rules)
-        async with world.stage(tmp_path / "never", policy=never) as runtime:
-            name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
-            assert await outcomes(runtime, name) == [("world.write", "denied")]
-        auto = OperatorPolicy(mode="auto", rules=ASKS.rules)
-        async with world.stage(tmp_path / "auto", policy=auto) as runtime:
-            name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
-            assert await outcomes(runtime, name) == [("world.write", "ok")]
-
-    play(scene)
+    never = OperatorPolicy(mode="never", rules=ASKS.rules)
+    async with world.stage(tmp_path / "never", policy=never) as runtime:
+        name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
+        assert await outcomes(runtime, name) == [("world.write", "denied")]
+    auto = OperatorPolicy(mode="auto", rules=ASKS.rules)
+    async with world.stage(tmp_path / "auto", policy=auto) as runtime:
+        name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
+        assert await outcomes(runtime, name) == [("world.write", "ok")]
 
 
-def test_a_proposal_of_a_client_waits_for_its_answer(tmp_path: Path) -> None:
+async def test_a_proposal_of_a_client_waits_for_its_answer(tmp_path: Path) -> None:
     world = World()
-
-    async def scene() -> None:
-        async with world.stage(tmp_path) as runtime:
-            name = (await runtime.service.start(mission(budget=Budget(max_iterations=3)))).session_id
-            said = Proposal(**proposal(("write", {"text": "c"})))
-            answer = await runtime.service.iterate(name, proposal=said)
-            assert (answer["status"], answer["iterations"]) == ("waiting", [])
-            desk = Approvals(runtime.service)
-            (row,) = await desk.open(name)
-            await desk.answer(row.approval_id, "once")
-            answer = await runtime.service.iterate(name)
-            assert [one["iteration_index"] for one in answer["iterations"]] == [0]
-            assert world.done == ["c"]
-
-    play(scene)
+    async with world.stage(tmp_path) as runtime:
+        name = (await runtime.service.start(mission(budget=Budget(max_iterations=3)))).session_id
+        said = Proposal(**proposal(("write", {"text": "c"})))
+        answer = await runtime.service.iterate(name, proposal=said)
+        assert (answer["status"], answer["iterations"]) == ("waiting", [])
+        desk = Approvals(runtime.service)
+        (row,) = await desk.open(name)
+        await desk.answer(row.approval_id, "once")
+        answer = await runtime.service.iterate(name)
+        assert [one["iteration_index"] for one in answer["iterations"]] == [0]
+        assert world.done == ["c"]
 
 
 @pytest.mark.guarantee("a-no-ends-no-mission")
 @pytest.mark.parametrize("how", ["denied", "expired"])
 @pytest.mark.parametrize("rescued", [True, False])
-def test_a_call_that_nobody_approves_is_neither_a_failure_nor_progress(
+async def test_a_call_that_nobody_approves_is_neither_a_failure_nor_progress(
     how: str, rescued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watch goes on, also if its script does not catch the refusal, which is worded anew each time."""
     world, hands = World(), Hands(monkeypatch)
     source = "try:\n    world.write()\nexcept Exception:\n    pass\n" if rescued else "world.write()"
-
-    async def scene() -> None:
-        async with world.stage(tmp_path, approval_timeout=LONG) as runtime:
-            name, desk = await _run(runtime, proposer=script(source), budget=Budget(max_iterations=5))
-            for place in range(4):
-                (row,) = await desk.open()
-                if how == "denied":
-                    await desk.answer(row.approval_id, "denied", reason=f"no {'!' * place}", caller=ALICE)
-                else:
-                    hands.forward()
-                await runtime.service.run(name)
-                status = await runtime.service.status(name)
-                assert (status["status"], status["iteration_count"]) == ("waiting", place + 1)
-            assert status["no_progress_counter"] == 3, "the first checkpoint compares with nothing"
-            assert await outcomes(runtime, name) == [("world.write", "denied")] * 4
-
-    play(scene)
+    async with world.stage(tmp_path, approval_timeout=LONG) as runtime:
+        name, desk = await _run(runtime, proposer=script(source), budget=Budget(max_iterations=5))
+        for place in range(4):
+            (row,) = await desk.open()
+            if how == "denied":
+                await desk.answer(row.approval_id, "denied", reason=f"no {'!' * place}", caller=ALICE)
+            else:
+                hands.forward()
+            await runtime.service.run(name)
+            status = await runtime.service.status(name)
+            assert (status["status"], status["iteration_count"]) == ("waiting", place + 1)
+        assert status["no_progress_counter"] == 3, "the first checkpoint compares with nothing"
+        assert await outcomes(runtime, name) == [("world.write", "denied")] * 4

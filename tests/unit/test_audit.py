@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, repeat, stage
+from engine_stage import mission, repeat, stage
 
 from pursuit import Budget
 from pursuit.core.audit import LONGEST_TEXT, MOST_ITEMS, redacted
@@ -22,76 +22,67 @@ def step() -> dict[str, Any]:
 
 
 @pytest.mark.guarantee("control-calls-are-audited")
-def test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            made = mission(proposer=repeat("step"), budget=Budget(max_iterations=9), directive="A secret plan")
-            name = (await service.start(made, caller=ALICE)).session_id
-            await service.iterate(name, caller=ALICE)
-            await service.pause(name, reason="lunch", caller=ALICE)
+async def test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        made = mission(proposer=repeat("step"), budget=Budget(max_iterations=9), directive="A secret plan")
+        name = (await service.start(made, caller=ALICE)).session_id
+        await service.iterate(name, caller=ALICE)
+        await service.pause(name, reason="lunch", caller=ALICE)
+        await service.resume(name, caller=ALICE)
+        with pytest.raises(PursuitError):
             await service.resume(name, caller=ALICE)
-            with pytest.raises(PursuitError):
-                await service.resume(name, caller=ALICE)
-            await service.extend(name, {"max_iterations": 20}, caller=ALICE)
-            await service.complete(name, reason="enough", caller=ALICE)
-            with pytest.raises(PursuitError):
-                await service.abort(name)
-            await service.forget(name, caller=ALICE)
-            lines = await service.audited()
-            said = [(line["verb"], line["who"], line.get("refused", {}).get("code")) for line in lines]
-            assert said == [
-                ("start", "alice", None),
-                ("iterate", "alice", None),
-                ("pause", "alice", None),
-                ("resume", "alice", None),
-                ("resume", "alice", "not_paused"),
-                ("extend", "alice", None),
-                ("complete", "alice", None),
-                ("abort", "operator", "session_terminal"),
-                ("forget", "alice", None),
-            ]
-            assert {line["session_id"] for line in lines} == {name}
-            assert (lines[0]["transport"], lines[0]["client"]) == ("http", "editor 1.2")
-            assert lines[2]["arguments"] == {"reason": "lunch"}
-            assert await service.audited(name) == lines, "the audit outlives its mission"
-            assert await service.audited(limit=2) == lines[-2:]
-            assert (await service.verify()).ok
-        assert b"A secret plan" not in (tmp_path / "ledger.db").read_bytes()
-
-    play(scene)
+        await service.extend(name, {"max_iterations": 20}, caller=ALICE)
+        await service.complete(name, reason="enough", caller=ALICE)
+        with pytest.raises(PursuitError):
+            await service.abort(name)
+        await service.forget(name, caller=ALICE)
+        lines = await service.audited()
+        said = [(line["verb"], line["who"], line.get("refused", {}).get("code")) for line in lines]
+        assert said == [
+            ("start", "alice", None),
+            ("iterate", "alice", None),
+            ("pause", "alice", None),
+            ("resume", "alice", None),
+            ("resume", "alice", "not_paused"),
+            ("extend", "alice", None),
+            ("complete", "alice", None),
+            ("abort", "operator", "session_terminal"),
+            ("forget", "alice", None),
+        ]
+        assert {line["session_id"] for line in lines} == {name}
+        assert (lines[0]["transport"], lines[0]["client"]) == ("http", "editor 1.2")
+        assert lines[2]["arguments"] == {"reason": "lunch"}
+        assert await service.audited(name) == lines, "the audit outlives its mission"
+        assert await service.audited(limit=2) == lines[-2:]
+        assert (await service.verify()).ok
+    assert b"A secret plan" not in (tmp_path / "ledger.db").read_bytes()
 
 
-def test_what_is_refused_as_wrong_input_is_not_stored_at_all(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            name = (await service.start(mission(proposer=repeat("step")))).session_id
-            before = await service.ledger.root()
-            with pytest.raises(ValidationFailed):
-                await service.start(mission(tool_allowlist=["nobody.has"]))
-            with pytest.raises(ValidationFailed):
-                await service.extend(name, {"max_iterations": 0})
-            for verb in (service.pause, service.abort, service.complete, service.resume, service.forget):
-                with pytest.raises(InvalidArgument):
-                    await verb("../x")
+async def test_what_is_refused_as_wrong_input_is_not_stored_at_all(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        name = (await service.start(mission(proposer=repeat("step")))).session_id
+        before = await service.ledger.root()
+        with pytest.raises(ValidationFailed):
+            await service.start(mission(tool_allowlist=["nobody.has"]))
+        with pytest.raises(ValidationFailed):
+            await service.extend(name, {"max_iterations": 0})
+        for verb in (service.pause, service.abort, service.complete, service.resume, service.forget):
             with pytest.raises(InvalidArgument):
-                await service.audited("../x")
-            assert await service.ledger.root() == before
+                await verb("../x")
+        with pytest.raises(InvalidArgument):
+            await service.audited("../x")
+        assert await service.ledger.root() == before
 
-    play(scene)
 
-
-def test_events_carry_who_said_them(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            name = (await runtime.service.start(mission(), caller=ALICE)).session_id
-            await runtime.service.pause(name)
-            first, last = [decode(one.type, one.body) for one in await runtime.service.ledger.read(name)]
-            assert isinstance(first, MissionCreated) and first.by == "alice (http, editor 1.2)"
-            assert isinstance(last, MissionPaused) and last.by == "operator"
-
-    play(scene)
+async def test_events_carry_who_said_them(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        name = (await runtime.service.start(mission(), caller=ALICE)).session_id
+        await runtime.service.pause(name)
+        first, last = [decode(one.type, one.body) for one in await runtime.service.ledger.read(name)]
+        assert isinstance(first, MissionCreated) and first.by == "alice (http, editor 1.2)"
+        assert isinstance(last, MissionPaused) and last.by == "operator"
 
 
 def test_secrets_and_large_values_are_cut_out() -> None:

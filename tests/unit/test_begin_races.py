@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import Gate, events_of, mission, outcomes, play, proposal, repeat, stage
+from engine_stage import Gate, events_of, mission, outcomes, proposal, repeat, stage
 
 from pursuit import Budget, Proposal, Runtime
 from pursuit.config.configuration import Configuration
@@ -43,27 +43,24 @@ def slowly(runtime: Runtime) -> SlowSource:
 
 
 @pytest.mark.parametrize("before", ["pending", "failed"])
-def test_a_pause_while_the_servers_are_connected_is_obeyed(tmp_path: Path, before: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
-            if before == "failed":
-                await _fail(runtime, name)
-            source = slowly(runtime)
-            async with anyio.create_task_group() as tasks:
+async def test_a_pause_while_the_servers_are_connected_is_obeyed(tmp_path: Path, before: str) -> None:
+    async with stage(tmp_path, step) as runtime:
+        name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
+        if before == "failed":
+            await _fail(runtime, name)
+        source = slowly(runtime)
+        async with anyio.create_task_group() as tasks:
 
-                async def drive() -> None:
-                    with pytest.raises(SessionPaused):
-                        await runtime.service.iterate(name)
+            async def drive() -> None:
+                with pytest.raises(SessionPaused):
+                    await runtime.service.iterate(name)
 
-                tasks.start_soon(drive)
-                await source.asked.wait()
-                assert (await runtime.service.pause(name)).status == "paused"
-                source.go.set()
-            assert (await runtime.service.state(name)).status == "paused"
-            assert await events_of(runtime, name, CallIntended) == []
-
-    play(scene)
+            tasks.start_soon(drive)
+            await source.asked.wait()
+            assert (await runtime.service.pause(name)).status == "paused"
+            source.go.set()
+        assert (await runtime.service.state(name)).status == "paused"
+        assert await events_of(runtime, name, CallIntended) == []
 
 
 async def _fail(runtime: Runtime, name: str) -> None:
@@ -74,28 +71,25 @@ async def _fail(runtime: Runtime, name: str) -> None:
     await runtime.service.ledger.append(name, ANY, [Draft(*encode(failed))], status="failed")
 
 
-def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(tmp_path: Path) -> None:
+async def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(tmp_path: Path) -> None:
     ran: list[int] = []
 
     def count(by: int) -> None:
         ran.append(by)
 
-    async def scene() -> None:
-        async with stage(tmp_path, count) as one, stage(tmp_path, count) as other:
-            name = (await one.service.start(mission(budget=Budget(max_iterations=9)))).session_id
-            said = Proposal(**proposal(("count", {"by": 1})))
-            with pytest.raises(ZeroDivisionError):
-                await one.service.driver.drive(
-                    RunOrder(name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0))
-                )
-            before = await one.service.state(name)
-            goal = before.run_goal
-            await other.service.continue_run(name)  # between the look of `one` and its claim
-            stale = await one.service.continue_run(name)
-            assert (ran, stale.iteration_count, goal) == ([1], 1, 1)
-            assert len(await events_of(one, name, RunClaimed)) == 2
-
-    play(scene)
+    async with stage(tmp_path, count) as one, stage(tmp_path, count) as other:
+        name = (await one.service.start(mission(budget=Budget(max_iterations=9)))).session_id
+        said = Proposal(**proposal(("count", {"by": 1})))
+        with pytest.raises(ZeroDivisionError):
+            await one.service.driver.drive(
+                RunOrder(name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0))
+            )
+        before = await one.service.state(name)
+        goal = before.run_goal
+        await other.service.continue_run(name)  # between the look of `one` and its claim
+        stale = await one.service.continue_run(name)
+        assert (ran, stale.iteration_count, goal) == ([1], 1, 1)
+        assert len(await events_of(one, name, RunClaimed)) == 2
 
 
 def asking(folder: Path, *tools: Any, **settings: float) -> Runtime:
@@ -104,53 +98,43 @@ def asking(folder: Path, *tools: Any, **settings: float) -> Runtime:
     return Runtime(state=folder / "ledger.db", config=config, servers={"world": list(tools)})
 
 
-def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path, step, approval_timeout=1e-6) as runtime:
-            name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
-            await runtime.service.run(name)
-            state = await runtime.service.state(name)
-            (asked,) = state.approvals.asked.values()
-            desk = Approvals(runtime.service)
-            assert await desk.open() == []
-            with pytest.raises(Conflict, match="expired"):
-                await desk.answer(asked.approval_id, "once")
-            await runtime.service.run(name)
-            assert await outcomes(runtime, name) == [("world.step", "denied")]
-
-    play(scene)
+async def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
+    async with asking(tmp_path, step, approval_timeout=1e-6) as runtime:
+        name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
+        await runtime.service.run(name)
+        state = await runtime.service.state(name)
+        (asked,) = state.approvals.asked.values()
+        desk = Approvals(runtime.service)
+        assert await desk.open() == []
+        with pytest.raises(Conflict, match="expired"):
+            await desk.answer(asked.approval_id, "once")
+        await runtime.service.run(name)
+        assert await outcomes(runtime, name) == [("world.step", "denied")]
 
 
-def test_a_wide_yes_answers_the_other_questions_that_it_covers(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path, step) as runtime:
-            calls = proposal(("step", {"by": 1}), ("step", {"by": 2}))
-            proposer = {"kind": "replay", "proposals": [calls]}
-            name = (await runtime.service.start(mission(proposer=proposer))).session_id
-            await runtime.service.run(name)
-            desk = Approvals(runtime.service)
-            first, _second = await desk.open(name)
-            assert (await desk.answer(first.approval_id, "mission")).status == "running"
-            assert await desk.open(name) == []
-            await runtime.service.run(name)
-            assert await outcomes(runtime, name) == [("world.step", "ok"), ("world.step", "ok")]
-
-    play(scene)
+async def test_a_wide_yes_answers_the_other_questions_that_it_covers(tmp_path: Path) -> None:
+    async with asking(tmp_path, step) as runtime:
+        calls = proposal(("step", {"by": 1}), ("step", {"by": 2}))
+        proposer = {"kind": "replay", "proposals": [calls]}
+        name = (await runtime.service.start(mission(proposer=proposer))).session_id
+        await runtime.service.run(name)
+        desk = Approvals(runtime.service)
+        first, _second = await desk.open(name)
+        assert (await desk.answer(first.approval_id, "mission")).status == "running"
+        assert await desk.open(name) == []
+        await runtime.service.run(name)
+        assert await outcomes(runtime, name) == [("world.step", "ok"), ("world.step", "ok")]
 
 
-def test_a_word_beside_a_driver_leaves_a_true_listing(tmp_path: Path) -> None:
+async def test_a_word_beside_a_driver_leaves_a_true_listing(tmp_path: Path) -> None:
     gate = Gate()
-
-    async def scene() -> None:
-        async with stage(tmp_path, gate.hold) as runtime:
-            made = mission(proposer=repeat("hold"), budget=Budget(max_iterations=3))
-            name = (await runtime.service.start(made)).session_id
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(runtime.service.run, name)
-                await gate.entered.wait()
-                await runtime.service.extend(name, {"max_iterations": 5})
-                gate.release.set()
-            (row,) = (await runtime.service.list())["sessions"]
-            assert (row["iteration_count"], row["status"]) == (5, "terminated")
-
-    play(scene)
+    async with stage(tmp_path, gate.hold) as runtime:
+        made = mission(proposer=repeat("hold"), budget=Budget(max_iterations=3))
+        name = (await runtime.service.start(made)).session_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runtime.service.run, name)
+            await gate.entered.wait()
+            await runtime.service.extend(name, {"max_iterations": 5})
+            gate.release.set()
+        (row,) = (await runtime.service.list())["sessions"]
+        assert (row["iteration_count"], row["status"]) == (5, "terminated")

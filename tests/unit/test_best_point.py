@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, proposal, replay, stage
+from engine_stage import mission, proposal, replay, stage
 
 from pursuit import Budget, Mission, metric
 from pursuit.core.best import Best, best_row
@@ -118,25 +118,22 @@ def beam() -> Mission:
     )
 
 
-def test_report_status_lessons_and_python_name_the_feasible_design(tmp_path: Path, beam: Mission) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, design) as runtime:
-            report = await runtime.pursue(beam)
-            assert report.best is not None
-            assert (report.best["metric"], report.best["value"], report.best["args"]) == ("cost", 2, {"x": 2})
-            assert (report.best["iteration"], report.best["infeasible"]["args"]) == (2, {"x": 1})
-            assert report.data["metrics"]["cost"]["best"] == 2
-            status = await runtime.service.status(report.session_id)
-            assert status["best_point"] == report.data["best_point"]
-            assert status["best"] == {"cost <= 1.5": 2, "stress <= 100": 100}
-            lessons = "\n".join(report.data["lessons"])
-            assert (
-                'cost <= 1.5 was never met with all limits kept: the best cost was 2, from world.design with {"x":2'
-                in lessons
-            )
-            assert '"x":1' not in lessons
-            for shown in (report.html(), report.markdown()):
-                assert "Best point" in shown and "cost 2 (keeps all limits)" in shown.replace("\\", "")
-                assert "is infeasible: stress &lt;= 100 (200)" in shown.replace("\\", "").replace("<=", "&lt;=")
-
-    play(scene)
+async def test_report_status_lessons_and_python_name_the_feasible_design(tmp_path: Path, beam: Mission) -> None:
+    async with stage(tmp_path, design) as runtime:
+        report = await runtime.pursue(beam)
+        assert report.best is not None
+        assert (report.best["metric"], report.best["value"], report.best["args"]) == ("cost", 2, {"x": 2})
+        assert (report.best["iteration"], report.best["infeasible"]["args"]) == (2, {"x": 1})
+        assert report.data["metrics"]["cost"]["best"] == 2
+        status = await runtime.service.status(report.session_id)
+        assert status["best_point"] == report.data["best_point"]
+        assert status["best"] == {"cost <= 1.5": 2, "stress <= 100": 100}
+        lessons = "\n".join(report.data["lessons"])
+        assert (
+            'cost <= 1.5 was never met with all limits kept: the best cost was 2, from world.design with {"x":2'
+            in lessons
+        )
+        assert '"x":1' not in lessons
+        for shown in (report.html(), report.markdown()):
+            assert "Best point" in shown and "cost 2 (keeps all limits)" in shown.replace("\\", "")
+            assert "is infeasible: stress &lt;= 100 (200)" in shown.replace("\\", "").replace("<=", "&lt;=")

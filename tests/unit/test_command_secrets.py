@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import anyio
 import pytest
 
 from pursuit import Runtime
@@ -42,25 +41,21 @@ HIDDEN = [
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_known_secrets_are_blanked_in_every_commands_output(
+async def test_known_secrets_are_blanked_in_every_commands_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
 ) -> None:
     (tmp_path / "pursuit.toml").write_text(CONFIG)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     said = "plain " + " ".join(HIDDEN)
-
-    async def body() -> None:
-        async with Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml") as runtime:
-            tasks = runtime.tasks
-            begun = await (tasks.call("tell", {"what": said}) if by_name else tasks.run(["echo", said]))
-            state = await tasks.wait(begun.task_id, timeout=60)
-            assert state.status == "completed"
-            assert await tasks.tail(state.task_id) == ["plain " + " ".join(["***"] * len(HIDDEN))]
-            shown = json.dumps(await tasks.show(state.task_id))
-            assert [secret for secret in HIDDEN if secret in shown] == []
-
-    anyio.run(body)
+    async with Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml") as runtime:
+        tasks = runtime.tasks
+        begun = await (tasks.call("tell", {"what": said}) if by_name else tasks.run(["echo", said]))
+        state = await tasks.wait(begun.task_id, timeout=60)
+        assert state.status == "completed"
+        assert await tasks.tail(state.task_id) == ["plain " + " ".join(["***"] * len(HIDDEN))]
+        shown = json.dumps(await tasks.show(state.task_id))
+        assert [secret for secret in HIDDEN if secret in shown] == []
 
 
 def test_an_environments_settings_are_no_secrets(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, proposal, stage
+from engine_stage import mission, proposal, stage
 
 from pursuit import Budget, Proposal, metric
 from pursuit.core.confirmation import Confirmations, Measurement, remeasure
@@ -124,30 +124,27 @@ def test_the_core_says_which_call_to_measure_again_and_how_often() -> None:
     assert wanted() is None
 
 
-def test_a_client_may_repeat_the_call_that_a_criterion_asks_for(tmp_path: Path) -> None:
+async def test_a_client_may_repeat_the_call_that_a_criterion_asks_for(tmp_path: Path) -> None:
     """The tool answers the same each time, so the loop guard would refuse the third call."""
 
     def weigh(x: int) -> dict[str, Any]:
         """Weighs."""
         return {"metrics": {"mass": x}}
 
-    async def scene() -> None:
-        async with stage(tmp_path, weigh) as runtime:
-            light = MetricThreshold(criterion_id="light", metric="mass", op="<=", target=1, confirm=4)
-            wanted = mission(
-                criteria=[light],
-                budget=Budget(max_iterations=9),
-                proposer={"kind": "client"},
-                tool_allowlist=["world.weigh"],
-                stagnation_threshold="off",
-            )
-            started = await runtime.service.start(wanted)
-            again = Proposal(**proposal(("world.weigh", {"x": 1})))
-            for _ in range(5):
-                answer = await runtime.service.iterate(started.session_id, proposal=again)
-            assert answer["status"] == "completed"
-
-    play(scene)
+    async with stage(tmp_path, weigh) as runtime:
+        light = MetricThreshold(criterion_id="light", metric="mass", op="<=", target=1, confirm=4)
+        wanted = mission(
+            criteria=[light],
+            budget=Budget(max_iterations=9),
+            proposer={"kind": "client"},
+            tool_allowlist=["world.weigh"],
+            stagnation_threshold="off",
+        )
+        started = await runtime.service.start(wanted)
+        again = Proposal(**proposal(("world.weigh", {"x": 1})))
+        for _ in range(5):
+            answer = await runtime.service.iterate(started.session_id, proposal=again)
+        assert answer["status"] == "completed"
 
 
 def test_averages_need_measurements() -> None:

@@ -65,35 +65,32 @@ def test_a_certificate_forgives_nothing() -> None:
         certificate(nearly)
 
 
-def test_both_tools_through_a_client() -> None:
-    async def scenario() -> None:
-        async with Client(build_server()) as client:
-            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert sorted(tools) == ["certify", "evaluate"]
-            assert all(tool.output_schema and tool.annotations for tool in tools.values())
-            safe: Any = {"idempotent_hint": True, "open_world_hint": False}
-            assert tools["evaluate"].annotations == ToolAnnotations(read_only_hint=True, **safe)
-            assert tools["certify"].annotations == ToolAnnotations(destructive_hint=False, **safe)
+async def test_both_tools_through_a_client() -> None:
+    async with Client(build_server()) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert sorted(tools) == ["certify", "evaluate"]
+        assert all(tool.output_schema and tool.annotations for tool in tools.values())
+        safe: Any = {"idempotent_hint": True, "open_world_hint": False}
+        assert tools["evaluate"].annotations == ToolAnnotations(read_only_hint=True, **safe)
+        assert tools["certify"].annotations == ToolAnnotations(destructive_hint=False, **safe)
 
-            evaluated = await client.call_tool("evaluate", PUBLISHED)
-            assert evaluated.structured_content is not None
-            assert evaluated.structured_content["metrics"]["cost"] == pytest.approx(1.724852, abs=1e-6)
+        evaluated = await client.call_tool("evaluate", PUBLISHED)
+        assert evaluated.structured_content is not None
+        assert evaluated.structured_content["metrics"]["cost"] == pytest.approx(1.724852, abs=1e-6)
 
-            certified = await client.call_tool("certify", STRONG)
-            cost = Beam(**STRONG).cost
-            assert certified.structured_content == {
-                "metrics": {"certified_cost": cost},
-                "events": [{"event_name": "certified", "cost": cost}],
-            }
+        certified = await client.call_tool("certify", STRONG)
+        cost = Beam(**STRONG).cost
+        assert certified.structured_content == {
+            "metrics": {"certified_cost": cost},
+            "events": [{"event_name": "certified", "cost": cost}],
+        }
 
-            refused = await client.call_tool("certify", {**STRONG, "t": 2.0})
-            assert refused.is_error
-            words = "".join(getattr(block, "text", "") for block in refused.content)
-            assert "bending_stress" in words
-            assert "deflection" in words
-            assert (await client.call_tool("evaluate", {**STRONG, "h": -1.0})).is_error
-
-    anyio.run(scenario)
+        refused = await client.call_tool("certify", {**STRONG, "t": 2.0})
+        assert refused.is_error
+        words = "".join(getattr(block, "text", "") for block in refused.content)
+        assert "bending_stress" in words
+        assert "deflection" in words
+        assert (await client.call_tool("evaluate", {**STRONG, "h": -1.0})).is_error
 
 
 def test_delayed_evaluations_run_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,83 +58,69 @@ async def warnings_of(runtime: Runtime, wanted: Any, iterations: int = 5) -> tup
         (metric("loss") <= 0, None),
     ],
 )
-def test_a_metric_without_a_value_is_told_after_three_iterations(
+async def test_a_metric_without_a_value_is_told_after_three_iterations(
     criterion: Any, told: str | None, tmp_path: Path
 ) -> None:
     calls = ["world.train", "world.other"] if criterion.source else ["world.train"]
     row = {"tool_calls": [{"tool_name": name, "args": {}} for name in calls]}
-
-    async def scene() -> None:
-        async with stage(tmp_path, train, other) as runtime:
-            wanted = mission(
-                criteria=[criterion],
-                budget=Budget(max_iterations=9),
-                proposer={"kind": "replay", "proposals": [row] * 9},
-                tool_allowlist=["world.*"],
-            )
-            found, _status = await warnings_of(runtime, wanted)
-            assert found == ([] if told is None else [told])
-
-    play(scene)
+    async with stage(tmp_path, train, other) as runtime:
+        wanted = mission(
+            criteria=[criterion],
+            budget=Budget(max_iterations=9),
+            proposer={"kind": "replay", "proposals": [row] * 9},
+            tool_allowlist=["world.*"],
+        )
+        found, _status = await warnings_of(runtime, wanted)
+        assert found == ([] if told is None else [told])
 
 
-def test_a_warning_goes_when_the_metric_has_a_value(tmp_path: Path) -> None:
+async def test_a_warning_goes_when_the_metric_has_a_value(tmp_path: Path) -> None:
     late = "mission.observe('late', 1) if state.iteration == 3 else world.train()"
-
-    async def scene() -> None:
-        async with stage(tmp_path, train) as runtime:
-            wanted = mission(
-                criteria=[metric("late") <= 0, metric("never") <= 0],
-                budget=Budget(max_iterations=9),
-                proposer=script(late),
-                tool_allowlist=["world.*"],
-            )
-            mission_id = (await runtime.service.start(wanted)).session_id
-            told = (await runtime.service.iterate(mission_id, iterations=3))["warnings"]
-            assert [text.split(" after")[0] for text in told] == ["no value for `late`", "no value for `never`"]
-            assert (await runtime.service.status(mission_id))["warnings"] == told
-            assert "warnings" not in await runtime.service.iterate(mission_id)
-            for shown in (await runtime.service.status(mission_id), await runtime.service.report(mission_id)):
-                assert shown["warnings"] == told[1:]
-
-    play(scene)
+    async with stage(tmp_path, train) as runtime:
+        wanted = mission(
+            criteria=[metric("late") <= 0, metric("never") <= 0],
+            budget=Budget(max_iterations=9),
+            proposer=script(late),
+            tool_allowlist=["world.*"],
+        )
+        mission_id = (await runtime.service.start(wanted)).session_id
+        told = (await runtime.service.iterate(mission_id, iterations=3))["warnings"]
+        assert [text.split(" after")[0] for text in told] == ["no value for `late`", "no value for `never`"]
+        assert (await runtime.service.status(mission_id))["warnings"] == told
+        assert "warnings" not in await runtime.service.iterate(mission_id)
+        for shown in (await runtime.service.status(mission_id), await runtime.service.report(mission_id)):
+            assert shown["warnings"] == told[1:]
 
 
-def test_nothing_seen_is_said_and_a_tool_that_was_not_called_is_not_blamed(tmp_path: Path) -> None:
+async def test_nothing_seen_is_said_and_a_tool_that_was_not_called_is_not_blamed(tmp_path: Path) -> None:
     def quiet() -> str:
         """Says nothing."""
         return "done"
 
-    async def scene() -> None:
-        async with stage(tmp_path, quiet, other) as runtime:
-            wanted = mission(
-                criteria=[metric("loss") <= 0, metric("certified", source="world.other") == 1],
-                budget=Budget(max_iterations=9),
-                proposer=repeat("world.quiet"),
-            )
-            assert (await warnings_of(runtime, wanted))[0] == [
-                "no value for `loss` after 3 iterations; no metric was seen yet"
-            ]
-
-    play(scene)
+    async with stage(tmp_path, quiet, other) as runtime:
+        wanted = mission(
+            criteria=[metric("loss") <= 0, metric("certified", source="world.other") == 1],
+            budget=Budget(max_iterations=9),
+            proposer=repeat("world.quiet"),
+        )
+        assert (await warnings_of(runtime, wanted))[0] == [
+            "no value for `loss` after 3 iterations; no metric was seen yet"
+        ]
 
 
-def test_the_tool_that_a_search_calls_at_its_end_is_waited_for(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, train, other) as runtime:
-            wanted = mission(
-                criteria=[metric("loss", source="world.train") <= 0, metric("certified", source="world.*") == 1],
-                budget=Budget(max_iterations=9),
-                proposer={
-                    "kind": "search",
-                    "tool_name": "world.train",
-                    "then": "world.other",
-                    "parameters": {"x": {"low": 1, "high": 2}},
-                },
-            )
-            assert (await warnings_of(runtime, wanted))[0] == []
-
-    play(scene)
+async def test_the_tool_that_a_search_calls_at_its_end_is_waited_for(tmp_path: Path) -> None:
+    async with stage(tmp_path, train, other) as runtime:
+        wanted = mission(
+            criteria=[metric("loss", source="world.train") <= 0, metric("certified", source="world.*") == 1],
+            budget=Budget(max_iterations=9),
+            proposer={
+                "kind": "search",
+                "tool_name": "world.train",
+                "then": "world.other",
+                "parameters": {"x": {"low": 1, "high": 2}},
+            },
+        )
+        assert (await warnings_of(runtime, wanted))[0] == []
 
 
 CONFIG = f"""
@@ -196,46 +182,36 @@ def test_the_same_failure_three_times_ends_the_mission(
 
 
 @pytest.mark.slow
-def test_a_command_that_worked_once_may_fail_and_one_without_its_metric_says_why(tmp_path: Path) -> None:
+async def test_a_command_that_worked_once_may_fail_and_one_without_its_metric_says_why(tmp_path: Path) -> None:
     fails_later = "import os, sys; os.path.exists('ran') and sys.exit(1); open('ran', 'w')"
-
-    async def scene() -> None:
-        assert (await ended(tmp_path, {**SEARCH, "args": {"work": fails_later}}))[0] == "max_iterations"
-        async with Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml") as runtime:
-            wanted = mission(criteria=[metric("val_loss") <= 0], budget=Budget(max_iterations=3), proposer=SEARCH)
-            mission_id = (await runtime.service.start(wanted)).session_id
-            await runtime.service.run(mission_id)
-            assert (await runtime.service.status(mission_id))["warnings"] == [
-                "no value for `val_loss` after 3 iterations; commands.train: pattern 'val_loss=([0-9.]+)' finds "
-                "nothing in the output; no metric was seen yet"
-            ]
-
-    play(scene)
+    assert (await ended(tmp_path, {**SEARCH, "args": {"work": fails_later}}))[0] == "max_iterations"
+    async with Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml") as runtime:
+        wanted = mission(criteria=[metric("val_loss") <= 0], budget=Budget(max_iterations=3), proposer=SEARCH)
+        mission_id = (await runtime.service.start(wanted)).session_id
+        await runtime.service.run(mission_id)
+        assert (await runtime.service.status(mission_id))["warnings"] == [
+            "no value for `val_loss` after 3 iterations; commands.train: pattern 'val_loss=([0-9.]+)' finds "
+            "nothing in the output; no metric was seen yet"
+        ]
 
 
-def test_a_module_that_the_sandbox_lacks_is_a_fault_before_the_start(tmp_path: Path) -> None:
+async def test_a_module_that_the_sandbox_lacks_is_a_fault_before_the_start(tmp_path: Path) -> None:
     source = (
         "import math, numpy as np\nfrom torch.nn import Linear\ntry:\n    import yaml\nexcept ImportError:\n    pass\n"
     )
-
-    async def scene() -> None:
-        async with stage(tmp_path, train) as runtime:
-            with pytest.raises(ValidationFailed) as refused:
-                await runtime.service.start(mission(proposer=script(source)))
-            faults = [(fault.field, fault.reason, fault.line) for fault in refused.value.faults]
-            assert [(field, line) for field, _reason, line in faults] == [
-                ("proposer.script", 1),
-                ("proposer.script", 2),
-            ]
-            assert faults[0][1].startswith(
-                "the sandbox has no module 'numpy', and no package can be installed in it; it"
-            )
-            assert faults[1][1].endswith("(line 2, column 1)")
-
-    play(scene)
+    async with stage(tmp_path, train) as runtime:
+        with pytest.raises(ValidationFailed) as refused:
+            await runtime.service.start(mission(proposer=script(source)))
+        faults = [(fault.field, fault.reason, fault.line) for fault in refused.value.faults]
+        assert [(field, line) for field, _reason, line in faults] == [
+            ("proposer.script", 1),
+            ("proposer.script", 2),
+        ]
+        assert faults[0][1].startswith("the sandbox has no module 'numpy', and no package can be installed in it; it")
+        assert faults[1][1].endswith("(line 2, column 1)")
 
 
-def test_the_known_modules_are_those_of_the_sandbox(tmp_path: Path) -> None:
+async def test_the_known_modules_are_those_of_the_sandbox(tmp_path: Path) -> None:
     has = "".join(f"import {name}\n" for name in sorted(MODULES))
     lacks = ["argparse", "socket", "statistics", "string", "subprocess", "threading", "numpy"]
     tried = "".join(
@@ -244,11 +220,7 @@ def test_the_known_modules_are_those_of_the_sandbox(tmp_path: Path) -> None:
     source = f"{has}there = []\n{tried}mission.observe('there', len(there))\nmission.event('done')"
     assert missing_modules(source) == []
     assert len(missing_modules("".join(f"import {name}\n" for name in lacks))) == len(lacks)
-
-    async def scene() -> None:
-        async with stage(tmp_path, train) as runtime:
-            wanted = mission(criteria=[metric("there") == 0], proposer=script(source))
-            mission_id = (await runtime.service.start(wanted)).session_id
-            assert (await runtime.service.run(mission_id)).status == "completed"
-
-    play(scene)
+    async with stage(tmp_path, train) as runtime:
+        wanted = mission(criteria=[metric("there") == 0], proposer=script(source))
+        mission_id = (await runtime.service.start(wanted)).session_id
+        assert (await runtime.service.run(mission_id)).status == "completed"

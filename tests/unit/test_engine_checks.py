@@ -13,7 +13,7 @@ from engine_stage import Gate, driving, events_of, history, mission, outcomes, p
 from pursuit import Budget, Report, ValidationFailed, check, event, metric, succeeded, tool
 from pursuit.core.criteria import Check, Expectation
 from pursuit.core.events import CallIntended, CallRefused, CallSettled
-from pursuit.errors import Fault, SessionTerminal
+from pursuit.errors import SessionTerminal
 
 Certify = dict[str, Any]
 
@@ -73,31 +73,27 @@ def test_a_command_must_satisfy_everything_that_is_expected(
 
 @pytest.mark.guarantee("out-of-reach-ends-at-once")
 @pytest.mark.parametrize(("code", "reason", "made"), [(3, "out_of_reach", 1), (4, "max_iterations", 2)])
-def test_a_check_that_can_never_be_met_any_more_ends_the_mission_at_once(
+async def test_a_check_that_can_never_be_met_any_more_ends_the_mission_at_once(
     tmp_path: Path, code: int, reason: str, made: int
 ) -> None:
     judge = check(_python(f"raise SystemExit({code})"), never_exit_codes=[3, 5])
-
-    async def scene() -> None:
-        async with stage(tmp_path, certify) as runtime:
-            wanted = {"criteria": [event("certified"), judge], "proposer": repeat("certify")}
-            started = await runtime.service.start(mission(budget=Budget(max_iterations=2), **wanted))
-            await runtime.service.iterate(started.session_id)
-            state = await runtime.service.state(started.session_id)
-            assert state.terminal == (code == 3)
-            assert ("never" in state.results[judge.criterion_id].evidence) == (code == 3)
-        async with stage(tmp_path, certify) as runtime:  # somebody else goes on, and there is nothing to go on with
-            if code == 3:
-                with pytest.raises(SessionTerminal):
-                    await runtime.service.iterate(started.session_id)
-                with pytest.raises(SessionTerminal):  # more budget would not help either
-                    await runtime.service.extend(started.session_id, {"max_iterations": 9})
-            else:
-                await runtime.service.run(started.session_id)
-            state = await runtime.service.state(started.session_id)
-            assert (state.status, state.verdict_reason, state.iteration_count) == ("terminated", reason, made)
-
-    play(scene)
+    async with stage(tmp_path, certify) as runtime:
+        wanted = {"criteria": [event("certified"), judge], "proposer": repeat("certify")}
+        started = await runtime.service.start(mission(budget=Budget(max_iterations=2), **wanted))
+        await runtime.service.iterate(started.session_id)
+        state = await runtime.service.state(started.session_id)
+        assert state.terminal == (code == 3)
+        assert ("never" in state.results[judge.criterion_id].evidence) == (code == 3)
+    async with stage(tmp_path, certify) as runtime:  # somebody else goes on, and there is nothing to go on with
+        if code == 3:
+            with pytest.raises(SessionTerminal):
+                await runtime.service.iterate(started.session_id)
+            with pytest.raises(SessionTerminal):  # more budget would not help either
+                await runtime.service.extend(started.session_id, {"max_iterations": 9})
+        else:
+            await runtime.service.run(started.session_id)
+        state = await runtime.service.state(started.session_id)
+        assert (state.status, state.verdict_reason, state.iteration_count) == ("terminated", reason, made)
 
 
 def test_exit_codes_that_say_never_go_with_a_command_and_are_not_the_wanted_one() -> None:
@@ -161,37 +157,34 @@ def test_a_large_result_is_judged_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("check-is-a-recorded-call")
-def test_a_check_runs_only_when_all_else_is_met_and_is_recorded_like_any_call(tmp_path: Path) -> None:
+async def test_a_check_runs_only_when_all_else_is_met_and_is_recorded_like_any_call(tmp_path: Path) -> None:
     def step() -> dict[str, Any]:
         return {"metrics": {"mass": 3}}
 
-    async def scene() -> None:
-        proposer = replay(proposal(("step", {})), proposal(("step", {})), proposal(("certify", {})))
-        criteria = [event("certified"), metric("missing").trend("increasing").optional(), check(_python("print('ok')"))]
-        async with stage(tmp_path, certify, step) as runtime:
-            wanted = mission(criteria=criteria, budget=Budget(max_iterations=9), proposer=proposer)
-            report = await runtime.pursue(wanted)
-            assert report.completed
-            rows = await history(runtime, report.session_id)
-            assert [[call["purpose"] for call in row["calls"]] for row in rows] == [
-                ["proposal"],
-                ["proposal"],
-                ["proposal", "check"],
-            ]
-            assert [row["criteria"][2]["status"] for row in rows] == ["inconclusive", "inconclusive", "met"]
-            made = rows[2]["calls"][1]
-            assert (made["outcome"], made["args"]["argv"]) == ("ok", _python("print('ok')"))
-            intents = await events_of(runtime, report.session_id, CallIntended)
-            settled = await events_of(runtime, report.session_id, CallSettled)
-            assert (intents[-1].purpose, settled[-1].call_id) == ("check", intents[-1].call_id)
-            assert report.data["budget"]["used"]["tool_calls"] == 4
-            assert report.data["criteria"][2]["source"]["call_id"] == intents[-1].call_id
-
-    play(scene)
+    proposer = replay(proposal(("step", {})), proposal(("step", {})), proposal(("certify", {})))
+    criteria = [event("certified"), metric("missing").trend("increasing").optional(), check(_python("print('ok')"))]
+    async with stage(tmp_path, certify, step) as runtime:
+        wanted = mission(criteria=criteria, budget=Budget(max_iterations=9), proposer=proposer)
+        report = await runtime.pursue(wanted)
+        assert report.completed
+        rows = await history(runtime, report.session_id)
+        assert [[call["purpose"] for call in row["calls"]] for row in rows] == [
+            ["proposal"],
+            ["proposal"],
+            ["proposal", "check"],
+        ]
+        assert [row["criteria"][2]["status"] for row in rows] == ["inconclusive", "inconclusive", "met"]
+        made = rows[2]["calls"][1]
+        assert (made["outcome"], made["args"]["argv"]) == ("ok", _python("print('ok')"))
+        intents = await events_of(runtime, report.session_id, CallIntended)
+        settled = await events_of(runtime, report.session_id, CallSettled)
+        assert (intents[-1].purpose, settled[-1].call_id) == ("check", intents[-1].call_id)
+        assert report.data["budget"]["used"]["tool_calls"] == 4
+        assert report.data["criteria"][2]["source"]["call_id"] == intents[-1].call_id
 
 
 @pytest.mark.guarantee("check-is-a-recorded-call")
-def test_a_check_for_every_checkpoint_runs_at_checkpoints_and_nowhere_else(tmp_path: Path) -> None:
+async def test_a_check_for_every_checkpoint_runs_at_checkpoints_and_nowhere_else(tmp_path: Path) -> None:
     audits: list[int] = []
 
     def audit() -> None:
@@ -199,21 +192,18 @@ def test_a_check_for_every_checkpoint_runs_at_checkpoints_and_nowhere_else(tmp_p
 
     def step() -> None: ...
 
-    async def scene() -> None:
-        async with stage(tmp_path, audit, step) as runtime:
-            wanted = mission(
-                criteria=[event("never"), check("audit", when="checkpoint")],
-                budget=Budget(max_iterations=6),
-                checkpoint_cadence={"kind": "every_n_iterations", "n": 3},
-                proposer=repeat("step"),
-            )
-            await runtime.pursue(wanted)
-        assert len(audits) == 2
-
-    play(scene)
+    async with stage(tmp_path, audit, step) as runtime:
+        wanted = mission(
+            criteria=[event("never"), check("audit", when="checkpoint")],
+            budget=Budget(max_iterations=6),
+            checkpoint_cadence={"kind": "every_n_iterations", "n": 3},
+            proposer=repeat("step"),
+        )
+        await runtime.pursue(wanted)
+    assert len(audits) == 2
 
 
-def test_a_check_waits_for_a_check_of_every_checkpoint_that_is_not_met(tmp_path: Path) -> None:
+async def test_a_check_waits_for_a_check_of_every_checkpoint_that_is_not_met(tmp_path: Path) -> None:
     """`when every other required criterion is met`: a required check that failed just now is one of the others."""
     late: list[int] = []
 
@@ -223,60 +213,54 @@ def test_a_check_waits_for_a_check_of_every_checkpoint_that_is_not_met(tmp_path:
     def expensive() -> None:
         late.append(1)
 
-    async def scene() -> None:
-        criteria = [event("certified"), check("fails", when="checkpoint"), check("expensive")]
-        async with stage(tmp_path, certify, fails, expensive) as runtime:
-            await runtime.pursue(mission(criteria=criteria, proposer=repeat("certify")))
-        assert late == []
-
-    play(scene)
+    criteria = [event("certified"), check("fails", when="checkpoint"), check("expensive")]
+    async with stage(tmp_path, certify, fails, expensive) as runtime:
+        await runtime.pursue(mission(criteria=criteria, proposer=repeat("certify")))
+    assert late == []
 
 
 @pytest.mark.guarantee("check-is-a-recorded-call")
 @pytest.mark.parametrize(("calls", "done"), [(1, False), (2, True)])
 @pytest.mark.parametrize("what", ["audit", _python("pass")])
-def test_a_check_counts_into_max_tool_calls(tmp_path: Path, calls: int, done: bool, what: str | list[str]) -> None:
+async def test_a_check_counts_into_max_tool_calls(
+    tmp_path: Path, calls: int, done: bool, what: str | list[str]
+) -> None:
     def audit() -> None: ...
 
-    async def scene() -> None:
-        async with stage(tmp_path, certify, audit) as runtime:
-            wanted = mission(
-                criteria=[event("certified"), check(what)],
-                budget=Budget(max_iterations=9, max_tool_calls=calls),
-                proposer=repeat("certify"),
-            )
-            report = await runtime.pursue(wanted)
-            assert report.verdict_reason == ("criteria_met" if done else "max_tool_calls")
-            assert (await outcomes(runtime, report.session_id))[-1][1] == ("ok" if done else "skipped")
-            assert report.data["budget"]["used"]["tool_calls"] == calls
-
-    play(scene)
+    async with stage(tmp_path, certify, audit) as runtime:
+        wanted = mission(
+            criteria=[event("certified"), check(what)],
+            budget=Budget(max_iterations=9, max_tool_calls=calls),
+            proposer=repeat("certify"),
+        )
+        report = await runtime.pursue(wanted)
+        assert report.verdict_reason == ("criteria_met" if done else "max_tool_calls")
+        assert (await outcomes(runtime, report.session_id))[-1][1] == ("ok" if done else "skipped")
+        assert report.data["budget"]["used"]["tool_calls"] == calls
 
 
-def test_a_slow_tool_of_a_check_is_stopped_by_pause_and_the_mission_goes_on(tmp_path: Path) -> None:
+async def test_a_slow_tool_of_a_check_is_stopped_by_pause_and_the_mission_goes_on(tmp_path: Path) -> None:
     gate = Gate()
-
-    async def scene() -> None:
-        async with stage(tmp_path, certify, gate.hold) as runtime:
-            wanted = mission(
-                criteria=[event("certified"), check("hold")],
-                budget=Budget(max_iterations=3),
-                proposer=repeat("certify"),
-            )
-            mission_id = (await runtime.service.start(wanted)).session_id
-            async with driving(runtime, mission_id):
-                await gate.entered.wait()
-                await runtime.service.pause(mission_id)
-            assert (await outcomes(runtime, mission_id))[-1] == ("world.hold", "cancelled")
-            gate.release.set()
-            assert (await runtime.resume(mission_id)).completed
-
-    play(scene)
+    async with stage(tmp_path, certify, gate.hold) as runtime:
+        wanted = mission(
+            criteria=[event("certified"), check("hold")],
+            budget=Budget(max_iterations=3),
+            proposer=repeat("certify"),
+        )
+        mission_id = (await runtime.service.start(wanted)).session_id
+        async with driving(runtime, mission_id):
+            await gate.entered.wait()
+            await runtime.service.pause(mission_id)
+        assert (await outcomes(runtime, mission_id))[-1] == ("world.hold", "cancelled")
+        gate.release.set()
+        assert (await runtime.resume(mission_id)).completed
 
 
 @pytest.mark.guarantee("check-is-a-recorded-call")
 @pytest.mark.parametrize("form", ["tool", "command"])
-def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goes_on(tmp_path: Path, form: str) -> None:
+async def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goes_on(
+    tmp_path: Path, form: str
+) -> None:
     """It has looked at nothing yet; the second attempt is the same call, and is counted, too."""
     entered, release = tmp_path / "entered", tmp_path / "release"
 
@@ -289,29 +273,25 @@ def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goe
     source += "while not pathlib.Path('release').exists(): time.sleep(0.01)"
     call: dict[str, Any] = {"command": _python(source), "cwd": str(tmp_path)}
     criterion = Check(criterion_id="looked", idempotent=True, **(call if form == "command" else {"tool_name": "look"}))
-
-    async def scene() -> None:
-        async with stage(tmp_path, certify, look) as runtime:
-            wanted = mission(
-                criteria=[event("certified"), criterion],
-                budget=Budget(max_iterations=3, max_tool_calls=3),
-                proposer=repeat("certify"),
-            )
-            mission_id = (await runtime.service.start(wanted)).session_id
-            async with driving(runtime, mission_id):
-                while not entered.exists():
-                    await anyio.sleep(0.01)
-                await runtime.service.pause(mission_id)
-            (_, cut_off) = await events_of(runtime, mission_id, CallSettled)
-            assert (cut_off.outcome, cut_off.error) == ("cancelled", "stopped by the operator")
-            release.touch()
-            report = await runtime.resume(mission_id)
-            assert (report.verdict_reason, report.data["iteration_count"]) == ("criteria_met", 1)
-            attempts = [(one.call_id, one.attempt) for one in await events_of(runtime, mission_id, CallIntended)]
-            assert attempts[1:] == [(cut_off.call_id, 1), (cut_off.call_id, 2)]
-            assert report.data["budget"]["used"]["tool_calls"] == 3
-
-    play(scene)
+    async with stage(tmp_path, certify, look) as runtime:
+        wanted = mission(
+            criteria=[event("certified"), criterion],
+            budget=Budget(max_iterations=3, max_tool_calls=3),
+            proposer=repeat("certify"),
+        )
+        mission_id = (await runtime.service.start(wanted)).session_id
+        async with driving(runtime, mission_id):
+            while not entered.exists():
+                await anyio.sleep(0.01)
+            await runtime.service.pause(mission_id)
+        (_, cut_off) = await events_of(runtime, mission_id, CallSettled)
+        assert (cut_off.outcome, cut_off.error) == ("cancelled", "stopped by the operator")
+        release.touch()
+        report = await runtime.resume(mission_id)
+        assert (report.verdict_reason, report.data["iteration_count"]) == ("criteria_met", 1)
+        attempts = [(one.call_id, one.attempt) for one in await events_of(runtime, mission_id, CallIntended)]
+        assert attempts[1:] == [(cut_off.call_id, 1), (cut_off.call_id, 2)]
+        assert report.data["budget"]["used"]["tool_calls"] == 3
 
 
 NAMED = {"check": "lint", "criterion_id": "lint", "kind": "check", "required": True}
@@ -339,50 +319,41 @@ def test_the_timeout_of_a_named_check_holds(tmp_path: Path) -> None:
         ({"lint": {"command": []}}, "needs command"),
     ],
 )
-def test_a_name_that_means_no_command_is_a_fault_at_the_start(
+async def test_a_name_that_means_no_command_is_a_fault_at_the_start(
     tmp_path: Path, checks: dict[str, Any], reason: str
 ) -> None:
-    async def scene() -> tuple[Fault, ...]:
-        async with stage(tmp_path, certify, checks=checks) as runtime:
-            with pytest.raises(ValidationFailed) as caught:
-                await runtime.service.start(mission(criteria=[Check(**NAMED)]))
-            assert (await runtime.service.list())["sessions"] == []
-            return caught.value.faults
-
-    (fault,) = play(scene)
+    async with stage(tmp_path, certify, checks=checks) as runtime:
+        with pytest.raises(ValidationFailed) as caught:
+            await runtime.service.start(mission(criteria=[Check(**NAMED)]))
+        assert (await runtime.service.list())["sessions"] == []
+        (fault,) = caught.value.faults
     assert fault.field == "criteria[0].check"
     assert reason in fault.reason
 
 
-def test_a_named_check_that_left_the_configuration_is_inconclusive_and_not_a_crash(tmp_path: Path) -> None:
-    async def scene() -> None:
-        criteria = [event("certified"), Check(**NAMED)]
-        async with stage(tmp_path, certify, checks={"lint": {"command": ["true"]}}) as runtime:
-            started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
-        async with stage(tmp_path, certify) as runtime:
-            report = await runtime.resume(started.session_id)
-            assert report.verdict_reason == "max_iterations"
-            assert report.data["criteria"][1]["status"] == "inconclusive"
-            assert report.data["criteria"][1]["evidence"]["error"] == "failed: no [checks.lint] in the configuration"
-            (refused,) = await events_of(runtime, started.session_id, CallRefused)
-            assert (refused.tool, refused.outcome, refused.purpose) == ("check:lint", "failed", "check")
-
-    play(scene)
+async def test_a_named_check_that_left_the_configuration_is_inconclusive_and_not_a_crash(tmp_path: Path) -> None:
+    criteria = [event("certified"), Check(**NAMED)]
+    async with stage(tmp_path, certify, checks={"lint": {"command": ["true"]}}) as runtime:
+        started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
+    async with stage(tmp_path, certify) as runtime:
+        report = await runtime.resume(started.session_id)
+        assert report.verdict_reason == "max_iterations"
+        assert report.data["criteria"][1]["status"] == "inconclusive"
+        assert report.data["criteria"][1]["evidence"]["error"] == "failed: no [checks.lint] in the configuration"
+        (refused,) = await events_of(runtime, started.session_id, CallRefused)
+        assert (refused.tool, refused.outcome, refused.purpose) == ("check:lint", "failed", "check")
 
 
-def test_a_check_names_a_tool_of_the_mission_with_arguments_that_fit(tmp_path: Path) -> None:
+async def test_a_check_names_a_tool_of_the_mission_with_arguments_that_fit(tmp_path: Path) -> None:
     @tool(read_only=True)
     def inspect(part: str) -> None: ...
 
-    async def scene() -> None:
-        async with stage(tmp_path, certify, inspect) as runtime:
-            wrong = [check("inspect", {"prt": 1}), check("inspekt").named("other")]
-            with pytest.raises(ValidationFailed) as caught:
-                await runtime.service.start(mission(criteria=wrong))
-            fields = {fault.field for fault in caught.value.faults}
-            assert fields == {"criteria[0].args", "criteria[1].tool_name"}
-
-    play(scene)
+    async with stage(tmp_path, certify, inspect) as runtime:
+        wrong = [check("inspect", {"prt": 1}), check("inspekt").named("other")]
+        with pytest.raises(ValidationFailed) as caught:
+            await runtime.service.start(mission(criteria=wrong))
+        fields = {fault.field for fault in caught.value.faults}
+        assert fields == {"criteria[0].args", "criteria[1].tool_name"}
 
 
 LONG = "print('first line'); print('x' * 200_000); print('last line')"
@@ -406,7 +377,7 @@ def test_an_output_that_was_cut_before_it_was_searched_is_inconclusive(
         assert "only the last 65536 bytes of stdout are kept" in row["evidence"]["error"]
 
 
-def test_a_call_is_kept_for_each_check(tmp_path: Path) -> None:
+async def test_a_call_is_kept_for_each_check(tmp_path: Path) -> None:
     """Three calls are proposed and three are allowed: the third is the check's."""
     asked: list[int] = []
 
@@ -414,39 +385,33 @@ def test_a_call_is_kept_for_each_check(tmp_path: Path) -> None:
         asked.append(1)
         return {"result": 1}
 
-    async def scene() -> None:
-        async with stage(tmp_path, certify, audit) as runtime:
-            criteria = [event("certified"), check("audit")]
-            calls = replay(proposal(("certify", {}), ("certify", {}), ("certify", {})))
-            report = await runtime.pursue(mission(criteria=criteria, proposer=calls, budget=_calls(3)))
-            assert (report.verdict_reason, asked) == ("criteria_met", [1])
-            assert [row["reason"] for row in report.data["refused"]] == [
-                "max_tool_calls is used up, but for 1 that is kept for checks"
-            ]
-            never = mission(criteria=[event("never"), check("audit")], proposer=repeat("certify"), budget=_calls(3))
-            report = await runtime.pursue(never)
-            assert (report.verdict_reason, report.data["iteration_count"], asked) == ("max_tool_calls", 2, [1])
-            only = mission(criteria=[event("never"), check("audit")], proposer=repeat("certify"), budget=_calls(1))
-            report = await runtime.pursue(only)
-            assert (report.verdict_reason, report.data["calls"]["total"]) == ("max_tool_calls", 1)
-
-    play(scene)
+    async with stage(tmp_path, certify, audit) as runtime:
+        criteria = [event("certified"), check("audit")]
+        calls = replay(proposal(("certify", {}), ("certify", {}), ("certify", {})))
+        report = await runtime.pursue(mission(criteria=criteria, proposer=calls, budget=_calls(3)))
+        assert (report.verdict_reason, asked) == ("criteria_met", [1])
+        assert [row["reason"] for row in report.data["refused"]] == [
+            "max_tool_calls is used up, but for 1 that is kept for checks"
+        ]
+        never = mission(criteria=[event("never"), check("audit")], proposer=repeat("certify"), budget=_calls(3))
+        report = await runtime.pursue(never)
+        assert (report.verdict_reason, report.data["iteration_count"], asked) == ("max_tool_calls", 2, [1])
+        only = mission(criteria=[event("never"), check("audit")], proposer=repeat("certify"), budget=_calls(1))
+        report = await runtime.pursue(only)
+        assert (report.verdict_reason, report.data["calls"]["total"]) == ("max_tool_calls", 1)
 
 
 def _calls(most: int) -> Budget:
     return Budget(max_tool_calls=most, max_iterations=50)
 
 
-def test_the_call_of_a_check_is_no_success_of_the_mission(tmp_path: Path) -> None:
+async def test_the_call_of_a_check_is_no_success_of_the_mission(tmp_path: Path) -> None:
     def audit() -> dict[str, Any]:
         return {"result": 1}
 
-    async def scene() -> None:
-        async with stage(tmp_path, certify, audit) as runtime:
-            criteria = [succeeded("audit"), check("audit", when="checkpoint")]
-            wanted = mission(criteria=criteria, proposer=repeat("certify"), budget=Budget(max_iterations=2))
-            report = await runtime.pursue(wanted)
-            assert report.verdict_reason == "max_iterations"
-            assert [row["status"] for row in report.data["criteria"]] == ["unmet", "met"]
-
-    play(scene)
+    async with stage(tmp_path, certify, audit) as runtime:
+        criteria = [succeeded("audit"), check("audit", when="checkpoint")]
+        wanted = mission(criteria=criteria, proposer=repeat("certify"), budget=Budget(max_iterations=2))
+        report = await runtime.pursue(wanted)
+        assert report.verdict_reason == "max_iterations"
+        assert [row["status"] for row in report.data["criteria"]] == ["unmet", "met"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import driving, events_of, outcomes, play, proposal, proposing, repeat, replay, stage, until
+from engine_stage import driving, events_of, outcomes, proposal, proposing, repeat, replay, stage, until
 from fleet_stage import SPAWN, Crowd, child, entering, measure, parent
 
 from pursuit import Budget, Proposal, Runtime
@@ -28,71 +28,59 @@ async def children(runtime: Runtime, mission_id: str) -> list[str]:
 
 @pytest.mark.guarantee("a-parents-end-is-its-childrens")
 @pytest.mark.parametrize("verb", ["abort", "complete"])
-def test_the_end_of_a_parent_is_the_end_of_its_children(tmp_path: Path, verb: str) -> None:
+async def test_the_end_of_a_parent_is_the_end_of_its_children(tmp_path: Path, verb: str) -> None:
     crowd = Crowd(2)
-
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime:
-            wanted = parent(entering(), entering(), entering(), fleet={"share_tools": True, "at_once": 2})
-            mission_id = (await runtime.service.start(wanted)).session_id
-            async with driving(runtime, mission_id):
-                await crowd.full.wait()
-                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-                await getattr(runtime.service, verb)(mission_id)
-            state = await runtime.service.state(mission_id)
-            assert state.closed
-            assert state.report is not None
-            assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["cancelled"] * 3
-            for name in await children(runtime, mission_id):
-                row = await runtime.service.ledger.row(name)
-                assert row is None or row.status == "terminated"
-            assert (crowd.cut, crowd.inside) == (2, 0)
-            assert state.lent["max_iterations"] == 2, "what was begun counts, what was not comes back"
-
-    play(scene)
+    async with stage(tmp_path, crowd.enter) as runtime:
+        wanted = parent(entering(), entering(), entering(), fleet={"share_tools": True, "at_once": 2})
+        mission_id = (await runtime.service.start(wanted)).session_id
+        async with driving(runtime, mission_id):
+            await crowd.full.wait()
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+            await getattr(runtime.service, verb)(mission_id)
+        state = await runtime.service.state(mission_id)
+        assert state.closed
+        assert state.report is not None
+        assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["cancelled"] * 3
+        for name in await children(runtime, mission_id):
+            row = await runtime.service.ledger.row(name)
+            assert row is None or row.status == "terminated"
+        assert (crowd.cut, crowd.inside) == (2, 0)
+        assert state.lent["max_iterations"] == 2, "what was begun counts, what was not comes back"
 
 
 @pytest.mark.guarantee("a-parents-end-is-its-childrens")
-def test_a_parent_that_another_process_aborts_takes_its_children_with_it(tmp_path: Path) -> None:
+async def test_a_parent_that_another_process_aborts_takes_its_children_with_it(tmp_path: Path) -> None:
     crowd = Crowd(1)
-
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime, stage(tmp_path, crowd.enter) as other:
-            mission_id = (await runtime.service.start(parent(entering()))).session_id
-            async with driving(runtime, mission_id):
-                await crowd.full.wait()
-                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-                await other.service.abort(mission_id)
-            (name,) = await children(other, mission_id)
-            state = await other.service.state(name)
-            assert (state.status, state.verdict_reason, state.closed) == ("terminated", "user_abort", True)
-            (word,) = await events_of(other, name, AbortOrdered)
-            assert word.by == mission_id
-
-    play(scene)
+    async with stage(tmp_path, crowd.enter) as runtime, stage(tmp_path, crowd.enter) as other:
+        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        async with driving(runtime, mission_id):
+            await crowd.full.wait()
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+            await other.service.abort(mission_id)
+        (name,) = await children(other, mission_id)
+        state = await other.service.state(name)
+        assert (state.status, state.verdict_reason, state.closed) == ("terminated", "user_abort", True)
+        (word,) = await events_of(other, name, AbortOrdered)
+        assert word.by == mission_id
 
 
 @pytest.mark.guarantee("a-parents-end-is-its-childrens")
-def test_a_parent_aborted_after_its_process_died_takes_its_children_with_it(tmp_path: Path) -> None:
+async def test_a_parent_aborted_after_its_process_died_takes_its_children_with_it(tmp_path: Path) -> None:
     crowd = Crowd(1)
-
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime:
-            mission_id = (await runtime.service.start(parent(entering()))).session_id
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(runtime.service.run, mission_id)
-                await crowd.full.wait()
-                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-                tasks.cancel_scope.cancel()
-        async with stage(tmp_path, crowd.enter) as other:
-            (name,) = await children(other, mission_id)
-            assert (await other.service.state(name)).status == "running"
-            assert await other.service.interrupted() == [mission_id], "children go on with their parents"
-            state = await other.service.abort(mission_id)
-            assert (state.closed, state.status) == (True, "terminated")
-            assert (await other.service.state(name)).closed
-
-    play(scene)
+    async with stage(tmp_path, crowd.enter) as runtime:
+        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runtime.service.run, mission_id)
+            await crowd.full.wait()
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+            tasks.cancel_scope.cancel()
+    async with stage(tmp_path, crowd.enter) as other:
+        (name,) = await children(other, mission_id)
+        assert (await other.service.state(name)).status == "running"
+        assert await other.service.interrupted() == [mission_id], "children go on with their parents"
+        state = await other.service.abort(mission_id)
+        assert (state.closed, state.status) == (True, "terminated")
+        assert (await other.service.state(name)).closed
 
 
 class Late(Audit):
@@ -115,113 +103,94 @@ class Late(Audit):
 
 
 @pytest.mark.guarantee("a-parents-end-is-its-childrens")
-def test_a_parent_aborted_while_a_child_is_being_made_ends_that_child(tmp_path: Path) -> None:
+async def test_a_parent_aborted_while_a_child_is_being_made_ends_that_child(tmp_path: Path) -> None:
     crowd = Crowd(1)
+    async with stage(tmp_path, crowd.enter) as runtime, anyio.create_task_group() as tasks:
+        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        plain = runtime.service
 
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime, anyio.create_task_group() as tasks:
-            mission_id = (await runtime.service.start(parent(entering()))).session_id
-            plain = runtime.service
+        async def meanwhile() -> None:
+            tasks.start_soon(plain.abort, mission_id)
+            await late.tried.wait()  # and found no child to end
 
-            async def meanwhile() -> None:
-                tasks.start_soon(plain.abort, mission_id)
-                await late.tried.wait()  # and found no child to end
-
-            late = Late(runtime, meanwhile)
-            runtime.service = replace(plain, audit=late)
-            async with driving(runtime, mission_id):
-                await until(runtime, mission_id, lambda state: state.closed)
-            (name,) = await children(runtime, mission_id)
-            assert (await runtime.service.state(name)).closed
-            assert crowd.most == 0
-            assert (await runtime.service.state(mission_id)).lent["max_iterations"] == 0
-
-    play(scene)
+        late = Late(runtime, meanwhile)
+        runtime.service = replace(plain, audit=late)
+        async with driving(runtime, mission_id):
+            await until(runtime, mission_id, lambda state: state.closed)
+        (name,) = await children(runtime, mission_id)
+        assert (await runtime.service.state(name)).closed
+        assert crowd.most == 0
+        assert (await runtime.service.state(mission_id)).lent["max_iterations"] == 0
 
 
-def test_a_look_at_tasks_does_not_drive_the_children_that_a_dead_process_left(tmp_path: Path) -> None:
+async def test_a_look_at_tasks_does_not_drive_the_children_that_a_dead_process_left(tmp_path: Path) -> None:
     crowd = Crowd(1)
-
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime:
-            mission_id = (await runtime.service.start(parent(entering()))).session_id
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(runtime.service.run, mission_id)
-                await crowd.full.wait()
-                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-                tasks.cancel_scope.cancel()
-        crowd.go.set()
-        async with stage(tmp_path, crowd.enter) as other:
-            (name,) = await children(other, mission_id)
-            before = (await other.service.state(name)).seq
-            await other.tasks.catch_up()
-            assert (await other.service.state(name)).seq == before
-            assert (await other.service.run(mission_id)).status == "completed"
-            assert [outcome for _tool, outcome in await outcomes(other, name)] == ["cancelled", "ok"]
-
-    play(scene)
+    async with stage(tmp_path, crowd.enter) as runtime:
+        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runtime.service.run, mission_id)
+            await crowd.full.wait()
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+            tasks.cancel_scope.cancel()
+    crowd.go.set()
+    async with stage(tmp_path, crowd.enter) as other:
+        (name,) = await children(other, mission_id)
+        before = (await other.service.state(name)).seq
+        await other.tasks.catch_up()
+        assert (await other.service.state(name)).seq == before
+        assert (await other.service.run(mission_id)).status == "completed"
+        assert [outcome for _tool, outcome in await outcomes(other, name)] == ["cancelled", "ok"]
 
 
 @pytest.mark.guarantee("a-parents-pause-is-its-childrens")
-def test_a_paused_parent_pauses_its_children_and_wakes_them_again(tmp_path: Path) -> None:
+async def test_a_paused_parent_pauses_its_children_and_wakes_them_again(tmp_path: Path) -> None:
     crowd = Crowd(1)
+    async with stage(tmp_path, crowd.enter) as runtime:
+        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        async with driving(runtime, mission_id):
+            await crowd.full.wait()
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+            await runtime.service.pause(mission_id)
+        (name,) = await children(runtime, mission_id)
+        await until(runtime, name, lambda state: state.status == "paused" and not crowd.inside)
+        (word,) = await events_of(runtime, name, MissionPaused)
+        assert word.by == mission_id
+        crowd.go.set()
+        state = await runtime.service.run(mission_id)
+        assert state.status == "completed"
+        assert (await runtime.service.state(name)).status == "completed"
 
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime:
-            mission_id = (await runtime.service.start(parent(entering()))).session_id
-            async with driving(runtime, mission_id):
-                await crowd.full.wait()
-                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-                await runtime.service.pause(mission_id)
+
+async def test_a_child_that_a_person_paused_waits_for_that_person(tmp_path: Path) -> None:
+    crowd = Crowd(1)
+    async with stage(tmp_path, crowd.enter) as runtime:
+        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        async with driving(runtime, mission_id):
+            await crowd.full.wait()
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             (name,) = await children(runtime, mission_id)
-            await until(runtime, name, lambda state: state.status == "paused" and not crowd.inside)
-            (word,) = await events_of(runtime, name, MissionPaused)
-            assert word.by == mission_id
+            await runtime.service.pause(name)
+            await runtime.service.pause(mission_id)
+            await runtime.service.resume(mission_id)
+            assert (await runtime.service.state(name)).paused_by == "operator"
             crowd.go.set()
-            state = await runtime.service.run(mission_id)
-            assert state.status == "completed"
-            assert (await runtime.service.state(name)).status == "completed"
-
-    play(scene)
-
-
-def test_a_child_that_a_person_paused_waits_for_that_person(tmp_path: Path) -> None:
-    crowd = Crowd(1)
-
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime:
-            mission_id = (await runtime.service.start(parent(entering()))).session_id
-            async with driving(runtime, mission_id):
-                await crowd.full.wait()
-                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-                (name,) = await children(runtime, mission_id)
-                await runtime.service.pause(name)
-                await runtime.service.pause(mission_id)
-                await runtime.service.resume(mission_id)
-                assert (await runtime.service.state(name)).paused_by == "operator"
-                crowd.go.set()
-                await runtime.service.resume(name)
-                await until(runtime, name, lambda state: state.terminal)
-                await runtime.service.run(mission_id)
-            assert (await runtime.service.state(mission_id)).status == "completed"
-
-    play(scene)
+            await runtime.service.resume(name)
+            await until(runtime, name, lambda state: state.terminal)
+            await runtime.service.run(mission_id)
+        assert (await runtime.service.state(mission_id)).status == "completed"
 
 
 @pytest.mark.guarantee("fleet-never-over-spends")
-def test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driven(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, measure) as runtime:
-            poor = child(budget={"max_iterations": 1}, proposer=repeat("world.measure", value=1))
-            mission_id = (await runtime.service.start(parent(poor))).session_id
-            await runtime.service.run(mission_id)
-            (name,) = await children(runtime, mission_id)
-            with pytest.raises(InvalidArgument, match="extend that one"):
-                await runtime.service.extend(name, {"max_iterations": 5})
-            with pytest.raises(SessionTerminal):
-                await runtime.service.run(name)
-
-    play(scene)
+async def test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driven(tmp_path: Path) -> None:
+    async with stage(tmp_path, measure) as runtime:
+        poor = child(budget={"max_iterations": 1}, proposer=repeat("world.measure", value=1))
+        mission_id = (await runtime.service.start(parent(poor))).session_id
+        await runtime.service.run(mission_id)
+        (name,) = await children(runtime, mission_id)
+        with pytest.raises(InvalidArgument, match="extend that one"):
+            await runtime.service.extend(name, {"max_iterations": 5})
+        with pytest.raises(SessionTerminal):
+            await runtime.service.run(name)
 
 
 class Faulty(Proposer):
@@ -245,57 +214,47 @@ class Faulty(Proposer):
         ({"restart": "on_failure"}, "ok", 2),
     ],
 )
-def test_a_failed_child_is_started_again_as_its_fleet_says(
+async def test_a_failed_child_is_started_again_as_its_fleet_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleet: dict[str, Any], outcome: str, failures: int
 ) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, measure) as runtime:
-            proposing(monkeypatch, Faulty(2))  # the children repeat
-            mission_id = (await runtime.service.start(parent(child(), fleet=fleet))).session_id
-            await runtime.service.run(mission_id)
-            (settled,) = await events_of(runtime, mission_id, CallSettled)
-            (name,) = await children(runtime, mission_id)
-            assert settled.outcome == outcome, settled.error
-            assert len(await events_of(runtime, name, MissionFailed)) == failures
-            assert (await runtime.service.state(name)).closed
-            if outcome == "failed":
-                assert "a fault of our own" in (settled.error or "")
-
-    play(scene)
+    async with stage(tmp_path, measure) as runtime:
+        proposing(monkeypatch, Faulty(2))  # the children repeat
+        mission_id = (await runtime.service.start(parent(child(), fleet=fleet))).session_id
+        await runtime.service.run(mission_id)
+        (settled,) = await events_of(runtime, mission_id, CallSettled)
+        (name,) = await children(runtime, mission_id)
+        assert settled.outcome == outcome, settled.error
+        assert len(await events_of(runtime, name, MissionFailed)) == failures
+        assert (await runtime.service.state(name)).closed
+        if outcome == "failed":
+            assert "a fault of our own" in (settled.error or "")
 
 
-def test_a_task_that_is_cancelled_ends_its_child(tmp_path: Path) -> None:
+async def test_a_task_that_is_cancelled_ends_its_child(tmp_path: Path) -> None:
     crowd = Crowd(1)
-
-    async def scene() -> None:
-        async with stage(tmp_path, crowd.enter) as runtime:
-            wanted = parent(entering(), budget=Budget(max_iterations=3))
-            mission_id = (await runtime.service.start(wanted)).session_id
-            async with driving(runtime, mission_id):
-                await crowd.full.wait()
-                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-                task_id = (await runtime.service.state(mission_id)).wait_detail or ""
-                await runtime.tasks.cancel(task_id, reason="enough")
-                await until(runtime, child_id(task_id), lambda state: state.closed)
-            (settled,) = await events_of(runtime, mission_id, CallSettled)
-            assert settled.outcome == "failed"
-            assert settled.used is not None
-            assert settled.used["max_iterations"] == 1
-
-    play(scene)
+    async with stage(tmp_path, crowd.enter) as runtime:
+        wanted = parent(entering(), budget=Budget(max_iterations=3))
+        mission_id = (await runtime.service.start(wanted)).session_id
+        async with driving(runtime, mission_id):
+            await crowd.full.wait()
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+            task_id = (await runtime.service.state(mission_id)).wait_detail or ""
+            await runtime.tasks.cancel(task_id, reason="enough")
+            await until(runtime, child_id(task_id), lambda state: state.closed)
+        (settled,) = await events_of(runtime, mission_id, CallSettled)
+        assert settled.outcome == "failed"
+        assert settled.used is not None
+        assert settled.used["max_iterations"] == 1
 
 
-def test_the_events_about_its_end_are_the_runtimes_own(tmp_path: Path) -> None:
+async def test_the_events_about_its_end_are_the_runtimes_own(tmp_path: Path) -> None:
     def boast() -> dict[str, Any]:
         """Claims."""
         return {"metrics": {"score": 1}, "events": [{"event_name": "mission_completed"}, {"event_name": "boasted"}]}
 
-    async def scene() -> None:
-        async with stage(tmp_path, boast) as runtime:
-            args = child(budget={"max_iterations": 1}, tool_allowlist=["boast"], proposer=repeat("world.boast"))
-            wanted = parent(args, proposer=replay(proposal((SPAWN, args))))
-            mission_id = (await runtime.service.start(wanted)).session_id
-            state = await runtime.service.run(mission_id)
-            assert set(state.events.counts()) == {"mission_terminated", "boasted"}
-
-    play(scene)
+    async with stage(tmp_path, boast) as runtime:
+        args = child(budget={"max_iterations": 1}, tool_allowlist=["boast"], proposer=repeat("world.boast"))
+        wanted = parent(args, proposer=replay(proposal((SPAWN, args))))
+        mission_id = (await runtime.service.start(wanted)).session_id
+        state = await runtime.service.run(mission_id)
+        assert set(state.events.counts()) == {"mission_terminated", "boasted"}

@@ -143,47 +143,41 @@ def test_where_a_function_runs() -> None:
     assert call(tool(threaded=True)(lambda: here())).structured == {"result": False}
 
 
-def test_only_what_waits_is_to_be_awaited() -> None:
+async def test_only_what_waits_is_to_be_awaited() -> None:
     async def later() -> str:
         return "later"
 
-    async def main() -> None:
-        here = threading.get_ident()
-        functions = {"plain": lambda: here, "later": later, "hidden": lambda: later()}
-        upstream = FunctionUpstream("f", functions)
-        assert upstream.start("plain", {}) == ToolResult(structured={"result": here})
-        assert isinstance(upstream.start("plain", {"more": 1}), ToolResult)
-        for name in ("later", "hidden"):
-            waits = upstream.start(name, {})
-            assert not isinstance(waits, ToolResult)
-            assert (await waits).content[0]["text"] == "later"
-        threaded = FunctionUpstream("f", {"t": lambda: threading.get_ident()}, threaded=True).start("t", {})
-        assert not isinstance(threaded, ToolResult)
-        assert (await threaded).structured["result"] != here
-
-    anyio.run(main)
+    here = threading.get_ident()
+    functions = {"plain": lambda: here, "later": later, "hidden": lambda: later()}
+    upstream = FunctionUpstream("f", functions)
+    assert upstream.start("plain", {}) == ToolResult(structured={"result": here})
+    assert isinstance(upstream.start("plain", {"more": 1}), ToolResult)
+    for name in ("later", "hidden"):
+        waits = upstream.start(name, {})
+        assert not isinstance(waits, ToolResult)
+        assert (await waits).content[0]["text"] == "later"
+    threaded = FunctionUpstream("f", {"t": lambda: threading.get_ident()}, threaded=True).start("t", {})
+    assert not isinstance(threaded, ToolResult)
+    assert (await threaded).structured["result"] != here
 
 
-def test_cancelling_reaches_an_async_function(tmp_path: Path) -> None:
-    async def main() -> list[str]:
-        seen: list[str] = []
-        started = anyio.Event()
+async def test_cancelling_reaches_an_async_function(tmp_path: Path) -> None:
+    seen: list[str] = []
+    started = anyio.Event()
 
-        async def wait() -> None:
-            started.set()
-            try:
-                await anyio.sleep_forever()
-            finally:
-                seen.append("cancelled")
+    async def wait() -> None:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            seen.append("cancelled")
 
-        upstream = FunctionUpstream("f", [wait])
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: upstream.call("wait", {}, call_id="c"))
-            await started.wait()
-            tasks.cancel_scope.cancel()
-        return seen
-
-    assert anyio.run(main) == ["cancelled"]
+    upstream = FunctionUpstream("f", [wait])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: upstream.call("wait", {}, call_id="c"))
+        await started.wait()
+        tasks.cancel_scope.cancel()
+    assert seen == ["cancelled"]
 
 
 def test_methods_and_callable_objects() -> None:

@@ -118,15 +118,12 @@ def test_other_formats_versions_and_missing_files_are_refused(archive: Path, tmp
         verify_archive(tmp_path / "none.jsonl")
 
 
-def test_a_long_stream_is_exported_whole(tmp_path: Path) -> None:
-    async def body() -> None:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        await ledger.append("m1", 0, [Draft("n", b"x")] * 4500)
-        await export_stream(ledger, "m1", tmp_path / "m1.jsonl")
-        await ledger.append("m1", ANY, [Draft("n", b"later")])
-        await ledger.close()
-
-    anyio.run(body)
+async def test_a_long_stream_is_exported_whole(tmp_path: Path) -> None:
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    await ledger.append("m1", 0, [Draft("n", b"x")] * 4500)
+    await export_stream(ledger, "m1", tmp_path / "m1.jsonl")
+    await ledger.append("m1", ANY, [Draft("n", b"later")])
+    await ledger.close()
     found = verify_archive(tmp_path / "m1.jsonl")
     assert (found.events, found.faults) == (4500, ())
 

@@ -48,7 +48,7 @@ def test_a_released_lock_file_is_never_held_beside_its_successor(tmp_path: Path)
 
 
 @pytest.mark.guarantee("a-dead-driver-is-shown")
-def test_a_claim_is_seen_by_those_who_ask_and_never_refused_because_of_them(tmp_path: Path) -> None:
+async def test_a_claim_is_seen_by_those_who_ask_and_never_refused_because_of_them(tmp_path: Path) -> None:
     assert not is_claimed(tmp_path / "locks", "m1"), "asking makes neither the folder nor the file"
     assert not (tmp_path / "locks").exists()
     over = threading.Event()
@@ -58,7 +58,10 @@ def test_a_claim_is_seen_by_those_who_ask_and_never_refused_because_of_them(tmp_
         while not over.is_set():
             asked.add(is_claimed(tmp_path, "m1"))
 
-    async def drive() -> None:
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in askers:
+        thread.start()
+    try:
         for number in range(1_000 * ROUNDS):
             if number >= ROUNDS and asked == {True, False}:
                 break
@@ -67,12 +70,6 @@ def test_a_claim_is_seen_by_those_who_ask_and_never_refused_because_of_them(tmp_
             assert is_claimed(tmp_path, "m1")
             await claim.release()
             (tmp_path / "m1.lock").touch()  # as a driver leaves it that was killed
-
-    askers = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in askers:
-        thread.start()
-    try:
-        anyio.run(drive)
     finally:
         over.set()
         for thread in askers:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import history, mission, play, proposal, repeat, script
+from engine_stage import history, mission, proposal, repeat, script
 from process_stage import Stage, on_stage, python, until
 
 from pursuit import Budget, Runtime, metric
@@ -199,54 +199,47 @@ PROPOSERS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.guarantee("a-commands-output-gives-metrics")
 @pytest.mark.parametrize("kind", PROPOSERS)
-def test_a_mission_is_decided_by_what_a_command_printed(kind: str, tmp_path: Path) -> None:
+async def test_a_mission_is_decided_by_what_a_command_printed(kind: str, tmp_path: Path) -> None:
     rules = [{"tool": "commands.train", "metric": "first", "regex": r"val_loss=(\d+)", "take": "first"}]
-
-    async def scene() -> None:
-        async with runtime(tmp_path) as opened:
-            wanted = mission(
-                criteria=[metric("val_loss") <= 1, metric("worst") == 9, metric("first") == 9],
-                budget=Budget(max_iterations=3),
-                proposer=PROPOSERS[kind],
-                observe=rules,
-            )
-            mission_id = (await opened.service.start(wanted)).session_id
-            if kind == "client":
-                calls = proposal(("commands.train", {"x": 0.25}))
-                await opened.service.iterate(mission_id, proposal=parse_proposal(calls))
-            else:
-                await opened.service.run(mission_id)
-            (row, *_) = await history(opened, mission_id)
-            assert (await opened.service.status(mission_id))["status"] == "completed"
-            (call,) = row["calls"]
-            x = call["args"]["x"]
-            assert call["metrics"] == {"val_loss": x, "worst": 9, "acc": 0.5, "loss": 1, "first": 9}
-            assert f"val_loss = {x}" in call["result"]["content"][0]["text"]
-            if kind == "script":
-                assert row["observation"]["metrics"]["seen"] == 0.25
-
-    play(scene)
+    async with runtime(tmp_path) as opened:
+        wanted = mission(
+            criteria=[metric("val_loss") <= 1, metric("worst") == 9, metric("first") == 9],
+            budget=Budget(max_iterations=3),
+            proposer=PROPOSERS[kind],
+            observe=rules,
+        )
+        mission_id = (await opened.service.start(wanted)).session_id
+        if kind == "client":
+            calls = proposal(("commands.train", {"x": 0.25}))
+            await opened.service.iterate(mission_id, proposal=parse_proposal(calls))
+        else:
+            await opened.service.run(mission_id)
+        (row, *_) = await history(opened, mission_id)
+        assert (await opened.service.status(mission_id))["status"] == "completed"
+        (call,) = row["calls"]
+        x = call["args"]["x"]
+        assert call["metrics"] == {"val_loss": x, "worst": 9, "acc": 0.5, "loss": 1, "first": 9}
+        assert f"val_loss = {x}" in call["result"]["content"][0]["text"]
+        if kind == "script":
+            assert row["observation"]["metrics"]["seen"] == 0.25
 
 
-def test_a_metric_that_no_command_gives_is_a_fault_before_the_start(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with runtime(tmp_path) as opened:
-            wanted = mission(
-                criteria=[metric("val_los") <= 1, metric("loss") <= 1, metric("late") <= 1],
-                proposer=repeat("commands.train", x=0.5),
-                observe=[{"tool": "train", "metric": "late", "regex": "x"}],
-            )
-            with pytest.raises(ValidationFailed) as refused:
-                await opened.service.start(wanted)
-            (fault,) = refused.value.faults
-            assert fault.field == "criteria[0].metric"
-            assert fault.reason.startswith(
-                "no command of this mission gives 'val_los'; they give acc, late, loss, val_loss, worst; "
-                "did you mean 'val_loss'"
-            )
-            assert "`[commands.NAME.metrics]`" in fault.reason
-
-    play(scene)
+async def test_a_metric_that_no_command_gives_is_a_fault_before_the_start(tmp_path: Path) -> None:
+    async with runtime(tmp_path) as opened:
+        wanted = mission(
+            criteria=[metric("val_los") <= 1, metric("loss") <= 1, metric("late") <= 1],
+            proposer=repeat("commands.train", x=0.5),
+            observe=[{"tool": "train", "metric": "late", "regex": "x"}],
+        )
+        with pytest.raises(ValidationFailed) as refused:
+            await opened.service.start(wanted)
+        (fault,) = refused.value.faults
+        assert fault.field == "criteria[0].metric"
+        assert fault.reason.startswith(
+            "no command of this mission gives 'val_los'; they give acc, late, loss, val_loss, worst; "
+            "did you mean 'val_loss'"
+        )
+        assert "`[commands.NAME.metrics]`" in fault.reason
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from engine_stage import Stubborn, events_of, mission, play, proposing, stage
+from engine_stage import Stubborn, events_of, mission, proposing, stage
 
 from pursuit import Budget, Proposal, ValidationFailed, metric
 from pursuit.config.configuration import load_configuration
@@ -114,54 +114,44 @@ class Client:
 STEP = ModelAnswer(calls=[WantedCall(name="world__step", args={})], model="theirs", input_tokens=7, output_tokens=3)
 
 
-def test_the_clients_model_is_asked_through_the_same_port(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            wanted = mission(
-                criteria=[metric("steps") >= 1], proposer="sampling", budget=Budget(max_iterations=5, max_tokens=100)
-            )
-            mission_id = (await service.start(wanted)).session_id
-            state = await service.run(mission_id)
-            assert (state.status, state.waiting_for) == ("waiting", "input"), "nobody is there to ask"
-            client = Client(NoAnswerYet("it rides in the next call"), STEP)
-            await service.iterate(mission_id, sampler=client)
-            state = await service.state(mission_id)
-            assert (state.status, state.waiting_for, state.answers) == ("waiting", "input", {})
-            done = await service.iterate(mission_id, sampler=client)
-            assert done["iterations"][0]["verdict_reason"] == "criteria_met"
-            assert [request.attempt for request in client.asked] == [0, 0]
-            assert client.asked[0] == client.asked[1], "the same question once more"
-            assert client.asked[0].max_tokens == 100
-            (answered,) = await events_of(runtime, mission_id, ModelAnswered)
-            assert (answered.tokens, answered.cost_usd) == (10, None)
-
-    play(scene)
+async def test_the_clients_model_is_asked_through_the_same_port(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        wanted = mission(
+            criteria=[metric("steps") >= 1], proposer="sampling", budget=Budget(max_iterations=5, max_tokens=100)
+        )
+        mission_id = (await service.start(wanted)).session_id
+        state = await service.run(mission_id)
+        assert (state.status, state.waiting_for) == ("waiting", "input"), "nobody is there to ask"
+        client = Client(NoAnswerYet("it rides in the next call"), STEP)
+        await service.iterate(mission_id, sampler=client)
+        state = await service.state(mission_id)
+        assert (state.status, state.waiting_for, state.answers) == ("waiting", "input", {})
+        done = await service.iterate(mission_id, sampler=client)
+        assert done["iterations"][0]["verdict_reason"] == "criteria_met"
+        assert [request.attempt for request in client.asked] == [0, 0]
+        assert client.asked[0] == client.asked[1], "the same question once more"
+        assert client.asked[0].max_tokens == 100
+        (answered,) = await events_of(runtime, mission_id, ModelAnswered)
+        assert (answered.tokens, answered.cost_usd) == (10, None)
 
 
-def test_a_failing_sampler_ends_in_proposer_failed(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            wanted = mission(proposer="sampling", budget=Budget(max_iterations=50))
-            mission_id = (await runtime.service.start(wanted)).session_id
-            client = Client(*[NoAnswer("the user said no")] * 9)
-            await runtime.service.iterate(mission_id, iterations=50, sampler=client)
-            state = await runtime.service.state(mission_id)
-            assert (state.verdict_reason, state.iteration_count, len(client.asked)) == ("proposer_failed", 3, 3)
-
-    play(scene)
+async def test_a_failing_sampler_ends_in_proposer_failed(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        wanted = mission(proposer="sampling", budget=Budget(max_iterations=50))
+        mission_id = (await runtime.service.start(wanted)).session_id
+        client = Client(*[NoAnswer("the user said no")] * 9)
+        await runtime.service.iterate(mission_id, iterations=50, sampler=client)
+        state = await runtime.service.state(mission_id)
+        assert (state.verdict_reason, state.iteration_count, len(client.asked)) == ("proposer_failed", 3, 3)
 
 
-def test_scripts_of_others_are_refused_before_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scripts_of_others_are_refused_before_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever proposes: a script needs permission, unless it is the operator's own."""
-
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            mission_id = (await runtime.service.start(mission(proposer="client"))).session_id
-            stranger = Stubborn(Proposal(script="world.step()"))
-            proposing(monkeypatch, stranger, ClientKind)
-            state = await runtime.service.run(mission_id)
-            assert (state.proposer_failures, state.tool_calls) == (1, 0)
-            assert stranger.reasons[1] == ["script: this mission has allow_scripted_strategies = false"]
-
-    play(scene)
+    async with stage(tmp_path, step) as runtime:
+        mission_id = (await runtime.service.start(mission(proposer="client"))).session_id
+        stranger = Stubborn(Proposal(script="world.step()"))
+        proposing(monkeypatch, stranger, ClientKind)
+        state = await runtime.service.run(mission_id)
+        assert (state.proposer_failures, state.tool_calls) == (1, 0)
+        assert stranger.reasons[1] == ["script: this mission has allow_scripted_strategies = false"]

@@ -105,17 +105,14 @@ async def settled(runtime: Runtime) -> list[NotificationSettled]:
 
 
 @pytest.mark.guarantee("notifications-are-signed-and-stable")
-def test_a_webhook_is_signed_and_retried_under_the_same_id(tmp_path: Path) -> None:
-    async def scene() -> None:
+async def test_a_webhook_is_signed_and_retried_under_the_same_id(tmp_path: Path) -> None:
+    with receiver(503, 429) as hook:
         async with stage(tmp_path, step) as runtime:
             async with notified(runtime, webhook(hook.url)):
                 name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
                 await runtime.service.run(name)
             (one,) = await settled(runtime)
             assert (one.attempts, one.error, one.target) == (3, None, "webhook")
-
-    with receiver(503, 429) as hook:
-        play(scene)
     assert len(hook.requests) == 3
     assert len({headers["webhook-id"] for headers, _body in hook.requests}) == 1
     headers, body = hook.requests[-1]
@@ -128,8 +125,8 @@ def test_a_webhook_is_signed_and_retried_under_the_same_id(tmp_path: Path) -> No
     assert headers["webhook-signature"] == f"v1,{wanted}"
 
 
-def test_each_kind_of_event_is_told_once(tmp_path: Path) -> None:
-    async def scene() -> None:
+async def test_each_kind_of_event_is_told_once(tmp_path: Path) -> None:
+    with receiver() as hook:
         never = [metric("mass") <= 0]
         async with stage(tmp_path, step) as runtime, notified(runtime, webhook(hook.url)):
             spent = mission(proposer=repeat("step"), criteria=never, budget=Budget(max_iterations=10))
@@ -137,9 +134,6 @@ def test_each_kind_of_event_is_told_once(tmp_path: Path) -> None:
             await runtime.pursue(spent.model_copy(update={"stagnation_threshold": 2}))
             waits = mission(proposer=repeat("step"), budget=Budget(max_iterations=1, on_exhausted="wait"))
             await runtime.pursue(waits)
-
-    with receiver() as hook:
-        play(scene)
     assert sorted(hook.types()) == ["mission.budget", "mission.ended", "mission.stuck", "mission.waiting"]
     told = {json.loads(body)["type"]: json.loads(body)["data"] for _headers, body in hook.requests}
     assert told["mission.budget"]["cap"] == "max_iterations"
@@ -148,46 +142,39 @@ def test_each_kind_of_event_is_told_once(tmp_path: Path) -> None:
     assert told["mission.stuck"]["verdict_reason"] == "no_progress"
 
 
-def test_a_command_gets_the_event_on_standard_input_and_only_the_events_that_are_wanted(tmp_path: Path) -> None:
+async def test_a_command_gets_the_event_on_standard_input_and_only_the_events_that_are_wanted(tmp_path: Path) -> None:
     write = "import sys, pathlib; pathlib.Path('told.json').write_bytes(sys.stdin.buffer.read())"
     (tmp_path / "pursuit.toml").write_text(
         f"[notify]\ncommand = ['{sys.executable}', '-c', \"{write}\"]\nevents = ['ended']\n", encoding="utf-8"
     )
     configuration = load_configuration(tmp_path / "pursuit.toml")
-
-    async def scene() -> None:
-        servers = {"world": [step]}
-        async with Runtime(state=tmp_path / "ledger.db", config=configuration, servers=servers) as runtime:
-            budget = Budget(max_iterations=9)
-            never = [metric("mass") <= 0]
-            report = await runtime.pursue(
-                mission(proposer=repeat("step"), criteria=never, budget=budget, stagnation_threshold=2)
-            )
-            assert report.verdict_reason == "no_progress"
-
-    play(scene)
+    servers = {"world": [step]}
+    async with Runtime(state=tmp_path / "ledger.db", config=configuration, servers=servers) as runtime:
+        budget = Budget(max_iterations=9)
+        never = [metric("mass") <= 0]
+        report = await runtime.pursue(
+            mission(proposer=repeat("step"), criteria=never, budget=budget, stagnation_threshold=2)
+        )
+        assert report.verdict_reason == "no_progress"
     assert json.loads((tmp_path / "told.json").read_text())["type"] == "mission.stuck"  # an end, too
 
 
 @pytest.mark.guarantee("a-notification-holds-nothing-up")
-def test_a_target_that_fails_is_a_warning_and_the_mission_goes_on(
+async def test_a_target_that_fails_is_a_warning_and_the_mission_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            for config, environ in (
-                (NotifyConfig(base=tmp_path, command=("./no-such-program",)), None),
-                (NotifyConfig(base=tmp_path, command=(sys.executable, "-c", "raise SystemExit('no printer')")), None),
-                (webhook("http://127.0.0.1:9/token-in-the-path"), None),
-                (webhook("http://127.0.0.1:9"), {}),
-                (webhook("http://127.0.0.1:9"), {"HOOK_SECRET": "hunter2"}),
-            ):
-                async with notified(runtime, config, environ=environ):
-                    report = await runtime.pursue(mission(proposer=repeat("step")))
-                assert report.status == "terminated"
-            assert [one.attempts for one in await settled(runtime)] == [1, 3, 3, 1, 1]
-
-    play(scene)
+    async with stage(tmp_path, step) as runtime:
+        for config, environ in (
+            (NotifyConfig(base=tmp_path, command=("./no-such-program",)), None),
+            (NotifyConfig(base=tmp_path, command=(sys.executable, "-c", "raise SystemExit('no printer')")), None),
+            (webhook("http://127.0.0.1:9/token-in-the-path"), None),
+            (webhook("http://127.0.0.1:9"), {}),
+            (webhook("http://127.0.0.1:9"), {"HOOK_SECRET": "hunter2"}),
+        ):
+            async with notified(runtime, config, environ=environ):
+                report = await runtime.pursue(mission(proposer=repeat("step")))
+            assert report.status == "terminated"
+        assert [one.attempts for one in await settled(runtime)] == [1, 3, 3, 1, 1]
     said = caplog.text
     assert "cannot run './no-such-program'" in said
     assert "exit code 1 no printer" in said
@@ -198,8 +185,8 @@ def test_a_target_that_fails_is_a_warning_and_the_mission_goes_on(
 
 
 @pytest.mark.guarantee("notifications-survive-kill-nine")
-def test_what_a_process_that_died_did_not_tell_is_told_by_a_server_once(tmp_path: Path) -> None:
-    async def scene() -> None:
+async def test_what_a_process_that_died_did_not_tell_is_told_by_a_server_once(tmp_path: Path) -> None:
+    with receiver() as hook:
         async with stage(tmp_path, step) as runtime:
             async with notified(runtime, webhook(hook.url)) as second:
                 await second.look(runtime.service)  # notifications are configured from now on
@@ -220,12 +207,9 @@ def test_what_a_process_that_died_did_not_tell_is_told_by_a_server_once(tmp_path
         assert (told.id, told.error) == (f"{name}-{seq}", None)
         assert {headers["webhook-id"] for headers, _body in hook.requests} == {told.id}
 
+
+async def test_a_server_tells_of_a_mission_that_no_process_drives_at_two_looks(tmp_path: Path) -> None:
     with receiver() as hook:
-        play(scene)
-
-
-def test_a_server_tells_of_a_mission_that_no_process_drives_at_two_looks(tmp_path: Path) -> None:
-    async def scene() -> None:
         async with stage(tmp_path, step) as runtime, notified(runtime, webhook(hook.url)) as notifier:
             await notifier.look(runtime.service)
             made = mission(proposer=repeat("step"), budget=Budget(max_iterations=50))
@@ -246,15 +230,12 @@ def test_a_server_tells_of_a_mission_that_no_process_drives_at_two_looks(tmp_pat
         assert (told["type"], told["data"]["status"]) == ("mission.interrupted", "interrupted")
         assert told["data"]["next"] == f"pursuit resume {name}"
 
-    with receiver() as hook:
-        play(scene)
 
-
-def test_an_approval_of_a_mission_is_told_with_its_id_and_without_secrets(tmp_path: Path) -> None:
+async def test_an_approval_of_a_mission_is_told_with_its_id_and_without_secrets(tmp_path: Path) -> None:
     def send(password: str) -> dict[str, Any]:
         return {}
 
-    async def scene() -> None:
+    with receiver() as hook:
         configuration = Configuration(notify=webhook(hook.url).model_copy(update={"secret": SECRET}))
         async with Runtime(
             state=tmp_path / "ledger.db", config=configuration, servers={"world": [send]}, mode="ask"
@@ -262,9 +243,6 @@ def test_an_approval_of_a_mission_is_told_with_its_id_and_without_secrets(tmp_pa
             asks = mission(proposer=repeat("send", password="hunter2"), policy={"ask": ["world.send"]})
             report = await runtime.pursue(asks)
             assert report.status == "waiting"
-
-    with receiver() as hook:
-        play(scene)
     ((_headers, body),) = hook.requests
     (asked,) = json.loads(body)["data"]["pending_approvals"]
     assert asked["approval_id"].startswith("approval-")

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from pursuit import Budget, Mission, Report, Runtime, SearchProposer, metric, succeeded
+from pursuit import Budget, Mission, Runtime, SearchProposer, metric, succeeded
 from pursuit.config.configuration import Configuration
 from pursuit.config.files import as_toml
 from pursuit.core.attempts import AttemptScored, AttemptState, ScoreRow, submission_digest
@@ -213,22 +213,18 @@ def test_an_attempt_goes_on_in_another_process(tmp_path: Path) -> None:
     assert state.series == [(1, {"cost": 5.0})]
 
 
-def test_what_the_server_refused_was_no_submission(tmp_path: Path) -> None:
+async def test_what_the_server_refused_was_no_submission(tmp_path: Path) -> None:
     one = problem(tmp_path, PREDICATES)
-
-    async def main() -> None:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
-        digest = await attempt.claim({"x": 1})
-        with pytest.raises(AlreadySubmitted, match="under way"):
-            await attempt.submit({"x": 2})
-        await attempt.drop(digest, "no")
-        digest = await attempt.claim({"x": 3})
-        state = await attempt.submit({"x": 3}, result={"ok": True}, claimed=digest)
-        assert state.taken is not None and state.taken.result == {"ok": True}
-        await ledger.close()
-
-    anyio.run(main)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
+    digest = await attempt.claim({"x": 1})
+    with pytest.raises(AlreadySubmitted, match="under way"):
+        await attempt.submit({"x": 2})
+    await attempt.drop(digest, "no")
+    digest = await attempt.claim({"x": 3})
+    state = await attempt.submit({"x": 3}, result={"ok": True}, claimed=digest)
+    assert state.taken is not None and state.taken.result == {"ok": True}
+    await ledger.close()
 
 
 @pytest.mark.guarantee("an-attempt-replays-to-the-same-score")
@@ -255,24 +251,20 @@ def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
         anyio.run(main, by_tool, None, 1.3)
 
 
-def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> None:
+async def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> None:
     one = problem(tmp_path, PREDICATES)
-
-    async def main() -> None:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
-        state = await attempt.open()
-        await ledger.close()
-        async with Sandbox() as sandbox:
-            with pytest.raises(InvalidArgument, match="no submission"):
-                await replay(one, state, sandbox)
-        rows = [attempt_row(one, state)]
-        assert rows[0]["value"] is None and rows[0]["status"] == "open"
-        better = {**rows[0], "value": 1.0, "feasible": True}
-        infeasible = {**rows[0], "value": 0.0, "feasible": False}
-        assert ranked([rows[0], infeasible, better]) == [better, infeasible, rows[0]]
-
-    anyio.run(main)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
+    state = await attempt.open()
+    await ledger.close()
+    async with Sandbox() as sandbox:
+        with pytest.raises(InvalidArgument, match="no submission"):
+            await replay(one, state, sandbox)
+    rows = [attempt_row(one, state)]
+    assert rows[0]["value"] is None and rows[0]["status"] == "open"
+    better = {**rows[0], "value": 1.0, "feasible": True}
+    infeasible = {**rows[0], "value": 0.0, "feasible": False}
+    assert ranked([rows[0], infeasible, better]) == [better, infeasible, rows[0]]
 
 
 def test_a_missions_file_holds_targets_only_where_no_agent_reads_them() -> None:
@@ -293,7 +285,9 @@ def test_a_missions_file_holds_targets_only_where_no_agent_reads_them() -> None:
 
 
 @pytest.mark.parametrize(("target", "ended"), [(1.0, "completed"), (-1.0, "terminated")])
-def test_a_search_calls_the_other_tool_once_with_the_best_arguments(tmp_path: Path, target: float, ended: str) -> None:
+async def test_a_search_calls_the_other_tool_once_with_the_best_arguments(
+    tmp_path: Path, target: float, ended: str
+) -> None:
     taken: list[float] = []
     tried: list[float] = []
 
@@ -305,21 +299,18 @@ def test_a_search_calls_the_other_tool_once_with_the_best_arguments(tmp_path: Pa
         taken.append(x)
         return "taken"
 
-    async def main() -> Report:
-        mission = Mission(
-            directive="Find it",
-            criteria=[metric("distance", source="t.distance") <= target, succeeded("t.take")],
-            budget=Budget(max_iterations=50),
-            allow_all_tools=True,
-            proposer=SearchProposer(
-                tool_name="t.distance", then="t.take", trials=8, parameters={"x": Parameter(low=0, high=10)}
-            ),
-        )
-        servers = {"t": {"distance": distance, "take": take}}
-        async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), servers=servers) as runtime:
-            return await runtime.pursue(mission)
-
-    report = anyio.run(main)
+    mission = Mission(
+        directive="Find it",
+        criteria=[metric("distance", source="t.distance") <= target, succeeded("t.take")],
+        budget=Budget(max_iterations=50),
+        allow_all_tools=True,
+        proposer=SearchProposer(
+            tool_name="t.distance", then="t.take", trials=8, parameters={"x": Parameter(low=0, high=10)}
+        ),
+    )
+    servers = {"t": {"distance": distance, "take": take}}
+    async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), servers=servers) as runtime:
+        report = await runtime.pursue(mission)
     assert report.status == ended
     (best,) = taken
     assert abs(best - 3) == min(abs(x - 3) for x in tried)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine_stage import mission, play, stage
+from engine_stage import mission, stage
 from rich.console import Console
 
 from pursuit import Budget, metric
@@ -14,7 +14,7 @@ from pursuit.core.state import MissionState
 from pursuit.engine.context import Phase
 
 
-def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
+async def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
     """A threshold is about the latest value, not about the best one; a call that is wanted was not made yet."""
     told = iter([-0.419, 0.75, 2.70090000001])
     frames: list[str] = []
@@ -43,12 +43,9 @@ def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
                 console.print(panel(Snapshot(mission_id, phase, state), 1.0, 80))
             frames.append(f"{taken.get()}\n{iteration_line(state)}")
 
-    async def scene() -> None:
-        async with stage(tmp_path, measure, submit) as runtime:
-            started = await runtime.service.start(wanted)
-            await runtime.service.run(started.session_id, observer=see)
-
-    play(scene)
+    async with stage(tmp_path, measure, submit) as runtime:
+        started = await runtime.service.start(wanted)
+        await runtime.service.run(started.session_id, observer=see)
     first, second, third = frames[:3]
     assert "✓ at most    g4 -0.419, wanted ≤ 0 " in first
     assert "✗ at most    g4 0.75, wanted ≤ 0, best so far -0.419" in second

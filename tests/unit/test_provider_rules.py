@@ -6,7 +6,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-import anyio
 import pytest
 from provider_rules import SHAPES, Json, Shape, redacted, rendered, signature, validate
 from provider_usage import IMAGE_TOKENS, PromptCache, tokens_of
@@ -287,7 +286,7 @@ def test_thinking_that_is_left_out_is_found_by_what_was_issued() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_conversation_of_the_library_is_examined_without_http(shape: Shape) -> None:
+async def test_a_conversation_of_the_library_is_examined_without_http(shape: Shape) -> None:
     from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
@@ -298,15 +297,11 @@ def test_a_conversation_of_the_library_is_examined_without_http(shape: Shape) ->
     called = ToolCallPart(tool_name="files__read", args=ARGS, tool_call_id="call_1")
     answered = ToolReturnPart(tool_name="files__read", content="one", tool_call_id="call_1")
     begun = [ModelRequest(parts=[UserPromptPart(content="Repair it.")]), ModelResponse(parts=[called])]
-
-    async def scene() -> None:
-        body, faults = await rendered([*begun, ModelRequest(parts=[answered])], shape, parameters)
-        assert (len(body["tools"]), faults) == (1, [])
-        forgot = ModelRequest(parts=[UserPromptPart(content="Go on.")])
-        _body, faults = await rendered([*begun, forgot], shape, parameters)
-        assert any("calls without a result directly after them: call_1" in fault for fault in faults)
-
-    anyio.run(scene)
+    body, faults = await rendered([*begun, ModelRequest(parts=[answered])], shape, parameters)
+    assert (len(body["tools"]), faults) == (1, [])
+    forgot = ModelRequest(parts=[UserPromptPart(content="Go on.")])
+    _body, faults = await rendered([*begun, forgot], shape, parameters)
+    assert any("calls without a result directly after them: call_1" in fault for fault in faults)
 
 
 # -- counting

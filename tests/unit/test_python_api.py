@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import mcp_types
 import pytest
-from engine_stage import play, stage
+from engine_stage import stage
 
 import pursuit
 from pursuit import (
@@ -72,48 +72,41 @@ def _mission() -> Mission:
     )
 
 
-def test_the_front_page_works_as_it_is_written(tmp_path: Path) -> None:
+async def test_the_front_page_works_as_it_is_written(tmp_path: Path) -> None:
     beam = Beam()
     phases: list[str] = []
 
     def observe(_mission_id: str, phase: str, _state: MissionState) -> None:
         phases.append(phase)
 
-    async def scene() -> None:
-        async with stage(tmp_path, beam.cut, beam.certify) as runtime:
-            report = await runtime.pursue(_mission(), observer=observe)
-            assert report.completed and report.status == "completed"
-            assert report.verdict_reason == "criteria_met"
-            assert report.metric("mass") == 2.0
-            assert report.metric("welds.1") == 2
-            assert report.metric("nothing") is None
-            assert [row["status"] for row in report.data["criteria"]] == ["met"] * 7
-            assert report.data["iteration_count"] == 4
-            assert report.session_id.startswith("mission-")
-            markdown, html = report.markdown(), report.html()
-            for text in (markdown, html):
-                assert "Size the beam" in text and report.session_id in text and "mass &lt;= 2.4" in html
-            assert html.lstrip().lower().startswith("<!doctype html") and "<svg" in html
-            assert "http://" not in html.replace("http://www.w3.org", "") and "<script src" not in html
-            again = await runtime.report(report.session_id)
-            assert again == report, "the final report is written once"
-        assert phases[:3] == ["propose", "execute", "verify"] and phases[-1] == "ended"
-
-    play(scene)
+    async with stage(tmp_path, beam.cut, beam.certify) as runtime:
+        report = await runtime.pursue(_mission(), observer=observe)
+        assert report.completed and report.status == "completed"
+        assert report.verdict_reason == "criteria_met"
+        assert report.metric("mass") == 2.0
+        assert report.metric("welds.1") == 2
+        assert report.metric("nothing") is None
+        assert [row["status"] for row in report.data["criteria"]] == ["met"] * 7
+        assert report.data["iteration_count"] == 4
+        assert report.session_id.startswith("mission-")
+        markdown, html = report.markdown(), report.html()
+        for text in (markdown, html):
+            assert "Size the beam" in text and report.session_id in text and "mass &lt;= 2.4" in html
+        assert html.lstrip().lower().startswith("<!doctype html") and "<svg" in html
+        assert "http://" not in html.replace("http://www.w3.org", "") and "<script src" not in html
+        again = await runtime.report(report.session_id)
+        assert again == report, "the final report is written once"
+    assert phases[:3] == ["propose", "execute", "verify"] and phases[-1] == "ended"
 
 
-def test_a_mission_goes_on_in_another_runtime_on_the_same_ledger(tmp_path: Path) -> None:
+async def test_a_mission_goes_on_in_another_runtime_on_the_same_ledger(tmp_path: Path) -> None:
     beam = Beam()
-
-    async def scene() -> None:
-        async with stage(tmp_path, beam.cut, beam.certify) as runtime:
-            mission_id = (await runtime.service.start(_mission())).session_id
-            await runtime.service.iterate(mission_id, iterations=2)
-        async with stage(tmp_path, beam.cut, beam.certify) as runtime:
-            assert (await runtime.resume(mission_id)).completed
-        assert beam.mass == 2.0
-
-    play(scene)
+    async with stage(tmp_path, beam.cut, beam.certify) as runtime:
+        mission_id = (await runtime.service.start(_mission())).session_id
+        await runtime.service.iterate(mission_id, iterations=2)
+    async with stage(tmp_path, beam.cut, beam.certify) as runtime:
+        assert (await runtime.resume(mission_id)).completed
+    assert beam.mass == 2.0
 
 
 def test_a_typed_error_comes_out_of_the_runtime_as_it_is(tmp_path: Path) -> None:
@@ -154,14 +147,11 @@ def test_a_wrong_word_is_refused_where_it_is_written_with_our_own_error(make: An
     assert caught.value.faults and all(fault.reason for fault in caught.value.faults)
 
 
-def test_an_unusable_server_is_refused_with_our_own_error(tmp_path: Path) -> None:
-    async def scene() -> None:
-        for servers in ({"world": [lambda x, /: x]}, {"no name!": [Beam().cut]}, {"world": 3}):
-            with pytest.raises(ValidationFailed):
-                async with Runtime(state=tmp_path / "l.db", config=Configuration(), servers=servers) as runtime:
-                    await runtime.service.start(_mission())
-
-    play(scene)
+async def test_an_unusable_server_is_refused_with_our_own_error(tmp_path: Path) -> None:
+    for servers in ({"world": [lambda x, /: x]}, {"no name!": [Beam().cut]}, {"world": 3}):
+        with pytest.raises(ValidationFailed):
+            async with Runtime(state=tmp_path / "l.db", config=Configuration(), servers=servers) as runtime:
+                await runtime.service.start(_mission())
 
 
 def test_a_mission_is_the_same_in_plain_data_and_in_words() -> None:

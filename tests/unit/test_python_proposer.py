@@ -58,11 +58,8 @@ def test_a_function_or_an_object_proposes(tmp_path: Path, proposer: Any, iterati
     assert (report.status, report.data["iteration_count"]) == ("completed", iterations)
 
 
-def test_it_runs_where_a_loop_runs_already(tmp_path: Path) -> None:
-    async def main() -> str:
-        return ran(tmp_path, thinner).status
-
-    assert anyio.run(main) == "completed"
+async def test_it_runs_where_a_loop_runs_already(tmp_path: Path) -> None:
+    assert ran(tmp_path, thinner).status == "completed"
 
 
 def test_a_view_shows_the_mission_and_what_happened(tmp_path: Path) -> None:
@@ -119,18 +116,13 @@ def test_a_wait_ends_by_itself(tmp_path: Path) -> None:
     assert asked == [0, 0, 0]
 
 
-def test_a_mission_that_was_done_can_be_extended(tmp_path: Path) -> None:
-    async def main() -> None:
-        config = Configuration()
-        async with Runtime(state=tmp_path / "ledger.db", config=config, tools=[evaluate]) as runtime:
-            report = await runtime.pursue(
-                wanted(lambda view: pursuit.done("x") if view.iteration == 2 else thinner(view))
-            )
-            assert (report.verdict_reason, report.data["iteration_count"]) == ("proposer_done", 2)
-            state = await runtime.service.extend(report.session_id, {"max_iterations": 30})
-            assert state.status == "paused"
-
-    anyio.run(main)
+async def test_a_mission_that_was_done_can_be_extended(tmp_path: Path) -> None:
+    config = Configuration()
+    async with Runtime(state=tmp_path / "ledger.db", config=config, tools=[evaluate]) as runtime:
+        report = await runtime.pursue(wanted(lambda view: pursuit.done("x") if view.iteration == 2 else thinner(view)))
+        assert (report.verdict_reason, report.data["iteration_count"]) == ("proposer_done", 2)
+        state = await runtime.service.extend(report.session_id, {"max_iterations": 30})
+        assert state.status == "paused"
 
 
 def test_a_failure_is_asked_again_twice_and_shows_its_last_line(
@@ -174,21 +166,17 @@ def test_memory_that_cannot_be_stored_is_a_fault(tmp_path: Path, memory: dict[st
 
 
 @pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
-def test_code_is_never_taken_from_the_ledger(tmp_path: Path) -> None:
+async def test_code_is_never_taken_from_the_ledger(tmp_path: Path) -> None:
     state, config = tmp_path / "ledger.db", Configuration()
-
-    async def main() -> None:
-        async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
-            started = await runtime.service.start(wanted(thinner, tool_allowlist=["python.*"]))
-        async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
-            with pytest.raises(ProposerNotHere, match="never taken from the"):
-                await runtime.resume(started.session_id)
-            assert (await runtime.service.state(started.session_id)).iteration_count == 0
-            assert (await runtime.service.status(started.session_id))["proposer"] == "python"
-            assert (await runtime.report(started.session_id)).status == "pending"
-            assert (await runtime.service.verify()).ok
-
-    anyio.run(main)
+    async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
+        started = await runtime.service.start(wanted(thinner, tool_allowlist=["python.*"]))
+    async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
+        with pytest.raises(ProposerNotHere, match="never taken from the"):
+            await runtime.resume(started.session_id)
+        assert (await runtime.service.state(started.session_id)).iteration_count == 0
+        assert (await runtime.service.status(started.session_id))["proposer"] == "python"
+        assert (await runtime.report(started.session_id)).status == "pending"
+        assert (await runtime.service.verify()).ok
 
 
 @pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
@@ -227,29 +215,25 @@ def propose(view):
 
 
 @pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
-def test_a_file_names_code_beside_it_if_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_names_code_beside_it_if_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PURSUIT_TRUST")
     path, config = tmp_path / "mission.toml", Configuration()
     path.write_text(FILE)
     (tmp_path / "strategy.py").write_text(STRATEGY)
     file = load_mission_file(path)
-
-    async def main() -> None:
-        async with Runtime(state=tmp_path / "a.db", config=config, tools=[evaluate]) as runtime:
-            with pytest.raises(NotTrusted, match=r"strategy\.py"):
-                await runtime.start_file(file)
-            monkeypatch.setenv("PURSUIT_TRUST", "1")
-            started = await runtime.start_file(file)
-            assert (await runtime.resume(started.session_id)).completed
-
-    anyio.run(main)
+    async with Runtime(state=tmp_path / "a.db", config=config, tools=[evaluate]) as runtime:
+        with pytest.raises(NotTrusted, match=r"strategy\.py"):
+            await runtime.start_file(file)
+        monkeypatch.setenv("PURSUIT_TRUST", "1")
+        started = await runtime.start_file(file)
+        assert (await runtime.resume(started.session_id)).completed
     (tmp_path / "strategy.py").unlink()
     with pytest.raises(ValidationFailed, match="cannot be read"):
         load_mission_file(path)
 
 
 @pytest.mark.guarantee("code-is-never-taken-from-the-ledger")
-def test_code_that_changed_after_the_yes_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_code_that_changed_after_the_yes_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PURSUIT_TRUST")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     path, code, state = tmp_path / "mission.toml", tmp_path / "strategy.py", tmp_path / "a.db"
@@ -257,14 +241,10 @@ def test_code_that_changed_after_the_yes_is_not_run(tmp_path: Path, monkeypatch:
     code.write_text(STRATEGY)
     file = load_mission_file(path)
     record([of_mission(file)])
-
-    async def main() -> None:
-        async with Runtime(state=state, config=Configuration(), tools=[evaluate]) as runtime:
-            started = await runtime.start_file(file)
-        code.write_text(f"open({str(tmp_path / 'owned')!r}, 'w').close()\n{STRATEGY}")
-        async with Runtime(state=state, config=Configuration(), tools=[evaluate]) as runtime:
-            with pytest.raises(NotTrusted, match=r"strategy\.py"):
-                await runtime.resume(started.session_id)
-        assert not (tmp_path / "owned").exists()
-
-    anyio.run(main)
+    async with Runtime(state=state, config=Configuration(), tools=[evaluate]) as runtime:
+        started = await runtime.start_file(file)
+    code.write_text(f"open({str(tmp_path / 'owned')!r}, 'w').close()\n{STRATEGY}")
+    async with Runtime(state=state, config=Configuration(), tools=[evaluate]) as runtime:
+        with pytest.raises(NotTrusted, match=r"strategy\.py"):
+            await runtime.resume(started.session_id)
+    assert not (tmp_path / "owned").exists()

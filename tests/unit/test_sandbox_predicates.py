@@ -163,28 +163,22 @@ def test_without_workers_every_value_is_an_error_text(monkeypatch: pytest.Monkey
     assert all("worker" in (value.error or "") for value in found)
 
 
-def test_a_closed_sandbox_says_so() -> None:
-    async def main() -> list[PredicateValue]:
-        sandbox = Sandbox(ROOMY)
-        await sandbox.evaluate(["1"], {})
-        await sandbox.aclose()
-        assert not workers()
-        return await sandbox.evaluate(["1"], {})
-
-    assert "closed" in (anyio.run(main)[0].error or "")
+async def test_a_closed_sandbox_says_so() -> None:
+    sandbox = Sandbox(ROOMY)
+    await sandbox.evaluate(["1"], {})
+    await sandbox.aclose()
+    assert not workers()
+    assert "closed" in ((await sandbox.evaluate(["1"], {}))[0].error or "")
 
 
-def test_any_task_may_start_use_and_close_it_and_cancellation_ends_an_evaluation() -> None:
-    async def main() -> None:
-        sandbox = Sandbox(SandboxLimits(predicate_seconds=60.0))
-        async with anyio.create_task_group() as tasks:
-            for number in range(6):
-                tasks.start_soon(sandbox.evaluate, [f"{number}"], {})
-        with anyio.move_on_after(0.2) as scope:
-            await sandbox.evaluate(["[0 for _ in range(10**12) if False]"], {})
-        assert scope.cancelled_caught
-        assert (await sandbox.evaluate(["3"], {}))[0].value == 3
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sandbox.aclose)
-
-    anyio.run(main)
+async def test_any_task_may_start_use_and_close_it_and_cancellation_ends_an_evaluation() -> None:
+    sandbox = Sandbox(SandboxLimits(predicate_seconds=60.0))
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(sandbox.evaluate, [f"{number}"], {})
+    with anyio.move_on_after(0.2) as scope:
+        await sandbox.evaluate(["[0 for _ in range(10**12) if False]"], {})
+    assert scope.cancelled_caught
+    assert (await sandbox.evaluate(["3"], {}))[0].value == 3
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sandbox.aclose)

@@ -196,21 +196,17 @@ def test_a_call_that_is_never_awaited_is_not_made() -> None:
     assert finished.printed == "beam.read was never awaited, so it was not called\n"
 
 
-def test_two_awaiting_workers_interleave_the_same_way_every_time() -> None:
+async def test_two_awaiting_workers_interleave_the_same_way_every_time() -> None:
     source = (
         "import asyncio\nasync def w(i):\n  a = await beam.evaluate(i)\n"
         "  b = await beam.evaluate(a['index'] * 10 + i)\n  return b\n"
         "state.memory['r'] = await asyncio.gather(*[w(i) for i in range(5)])"
     )
-
-    async def main() -> None:
-        async with Sandbox() as sandbox:
-            runs = [await driven(sandbox, spec(source)) for _ in range(5)]
-        assert end(runs[0]).error is None
-        assert [len(step.calls) for step in runs[0] if isinstance(step, Calls)] == [5, 5]
-        assert all(run == runs[0] for run in runs)
-
-    anyio.run(main)
+    async with Sandbox() as sandbox:
+        runs = [await driven(sandbox, spec(source)) for _ in range(5)]
+    assert end(runs[0]).error is None
+    assert [len(step.calls) for step in runs[0] if isinstance(step, Calls)] == [5, 5]
+    assert all(run == runs[0] for run in runs)
 
 
 @pytest.mark.parametrize(
@@ -312,51 +308,41 @@ def test_replayed_answers_reach_the_same_next_step_in_new_processes() -> None:
     assert second[1] < 5.0
 
 
-def test_waiting_for_an_answer_costs_no_time_and_running_does() -> None:
+async def test_waiting_for_an_answer_costs_no_time_and_running_does() -> None:
     limits = dataclasses.replace(Sandbox().limits, script_seconds=0.3)
     source = "while True:\n  beam.read()\n  sum([i for i in range(30000)])"
-
-    async def main() -> None:
-        async with Sandbox(limits) as sandbox, sandbox.script(spec("beam.read()\nbeam.read()")) as script:
-            await script.start()
-            await anyio.sleep(0.5)  # the waiting itself is what is tested
-            assert isinstance(await script.answer({0: 1}), Calls)
-        async with Sandbox(limits) as sandbox:
-            steps = await driven(sandbox, spec(source))
-        assert "TimeoutError" in (end(steps).error or "")
-        assert len(steps) > 3
-
-    anyio.run(main)
+    async with Sandbox(limits) as sandbox, sandbox.script(spec("beam.read()\nbeam.read()")) as script:
+        await script.start()
+        await anyio.sleep(0.5)  # the waiting itself is what is tested
+        assert isinstance(await script.answer({0: 1}), Calls)
+    async with Sandbox(limits) as sandbox:
+        steps = await driven(sandbox, spec(source))
+    assert "TimeoutError" in (end(steps).error or "")
+    assert len(steps) > 3
 
 
-def test_a_dead_worker_ends_the_script_as_a_value() -> None:
-    async def main() -> Step:
-        async with Sandbox() as sandbox, sandbox.script(spec("beam.read()")) as script:
-            await script.start()
-            for child in psutil.Process().children():
-                if child.name() == "monty":
-                    child.kill()
-            return await script.answer({0: 1})
-
-    step = anyio.run(main)
+async def test_a_dead_worker_ends_the_script_as_a_value() -> None:
+    async with Sandbox() as sandbox, sandbox.script(spec("beam.read()")) as script:
+        await script.start()
+        for child in psutil.Process().children():
+            if child.name() == "monty":
+                child.kill()
+        step = await script.answer({0: 1})
     assert isinstance(step, Finished)
     assert (step.error or "").startswith("the sandbox worker died")
     assert step.memory == {"n": 1}
 
 
-def test_an_answer_must_cover_exactly_the_calls_asked_for() -> None:
-    async def main() -> None:
-        async with Sandbox() as sandbox, sandbox.script(spec("beam.read()")) as script:
-            with pytest.raises(ValueError, match="waits"):
-                await script.answer({})
-            await script.start()
-            with pytest.raises(ValueError, match=r"\[0\]"):
-                await script.answer({1: 2})
-            assert isinstance(await script.answer({0: 2}), Finished)
-            with pytest.raises(ValueError, match="waits"):
-                await script.answer({})
-
-    anyio.run(main)
+async def test_an_answer_must_cover_exactly_the_calls_asked_for() -> None:
+    async with Sandbox() as sandbox, sandbox.script(spec("beam.read()")) as script:
+        with pytest.raises(ValueError, match="waits"):
+            await script.answer({})
+        await script.start()
+        with pytest.raises(ValueError, match=r"\[0\]"):
+            await script.answer({1: 2})
+        assert isinstance(await script.answer({0: 2}), Finished)
+        with pytest.raises(ValueError, match="waits"):
+            await script.answer({})
 
 
 def test_check_script_gives_the_place() -> None:

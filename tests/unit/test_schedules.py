@@ -104,25 +104,22 @@ async def until_hour(schedules: Schedules, clock: FakeClock, at: float) -> None:
 
 
 @pytest.mark.guarantee("one-server-fires")
-def test_of_several_servers_one_starts_the_run(tmp_path: Path) -> None:
-    async def scene() -> None:
-        clock, config = FakeClock(), nightly(tmp_path)
-        async with serving(tmp_path, config, clock) as (one, first), serving(tmp_path, config, clock) as (_two, second):
-            for at in (TWO - 60, TWO - 1, TWO + 1, TWO + 2, TWO + DAY + 1):
-                clock.at = at
-                async with anyio.create_task_group() as tasks:
-                    for _ in range(3):
-                        tasks.start_soon(first.tick)
-                        tasks.start_soon(second.tick)
-                if at == TWO + 2:
-                    await ended(one, 1)
-            await ended(one, 2)
-            assert await events(one) == ["ScheduleBegan", "RunOrdered", "RunOrdered"]
-            assert len(await missions(one)) == 2
-            audit = [line for line in await one.service.audited() if line["verb"] == "start"]
-            assert {line["who"] for line in audit} == {"schedule nightly"}
-
-    play(scene)
+async def test_of_several_servers_one_starts_the_run(tmp_path: Path) -> None:
+    clock, config = FakeClock(), nightly(tmp_path)
+    async with serving(tmp_path, config, clock) as (one, first), serving(tmp_path, config, clock) as (_two, second):
+        for at in (TWO - 60, TWO - 1, TWO + 1, TWO + 2, TWO + DAY + 1):
+            clock.at = at
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(first.tick)
+                    tasks.start_soon(second.tick)
+            if at == TWO + 2:
+                await ended(one, 1)
+        await ended(one, 2)
+        assert await events(one) == ["ScheduleBegan", "RunOrdered", "RunOrdered"]
+        assert len(await missions(one)) == 2
+        audit = [line for line in await one.service.audited() if line["verb"] == "start"]
+        assert {line["who"] for line in audit} == {"schedule nightly"}
 
 
 @pytest.mark.guarantee("a-kill-loses-no-scheduled-run")
@@ -155,26 +152,25 @@ def test_a_server_that_dies_at_any_write_loses_no_run_and_starts_none_twice(tmp_
     assert play(scene) > 4, "the order, the audit, the mission and its run are writes"
 
 
-def test_a_run_that_was_missed_is_told_and_not_made_up_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        clock, config = FakeClock(), nightly(tmp_path)
-        async with serving(tmp_path, config, clock) as (_runtime, schedules):
-            await schedules.tick()
-        clock.at = TWO + 3 * DAY + 3600  # four nights without a server
-        async with serving(tmp_path, config, clock) as (runtime, schedules):
-            (row,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
-            assert row["missed"] == 4, "what no server has decided yet counts"
-            await schedules.tick()
-            assert await events(runtime) == ["ScheduleBegan", "DueMissed"]
-            assert await missions(runtime) == []
-            (again,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
-            assert again == row
-            assert row["last_missed_at"].startswith("2026-11-19T02:00")
-            assert row["next_at"].startswith("2026-11-20T02:00")
-            await until_hour(schedules, clock, TWO + 4 * DAY)
-            await ended(runtime, 1)
-
-    play(scene)
+async def test_a_run_that_was_missed_is_told_and_not_made_up_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, config = FakeClock(), nightly(tmp_path)
+    async with serving(tmp_path, config, clock) as (_runtime, schedules):
+        await schedules.tick()
+    clock.at = TWO + 3 * DAY + 3600  # four nights without a server
+    async with serving(tmp_path, config, clock) as (runtime, schedules):
+        (row,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
+        assert row["missed"] == 4, "what no server has decided yet counts"
+        await schedules.tick()
+        assert await events(runtime) == ["ScheduleBegan", "DueMissed"]
+        assert await missions(runtime) == []
+        (again,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
+        assert again == row
+        assert row["last_missed_at"].startswith("2026-11-19T02:00")
+        assert row["next_at"].startswith("2026-11-20T02:00")
+        await until_hour(schedules, clock, TWO + 4 * DAY)
+        await ended(runtime, 1)
     assert "scheduled runs were missed" in caplog.text
 
 
@@ -186,54 +182,48 @@ def test_a_run_that_was_missed_is_told_and_not_made_up_for(tmp_path: Path, caplo
         ("replace", ["RunOrdered", "RunOrdered"], ["waiting", "terminated", "terminated"]),
     ],
 )
-def test_a_run_that_has_not_ended_at_the_next_due_time(
+async def test_a_run_that_has_not_ended_at_the_next_due_time(
     overlap: Overlap, decided: list[str], statuses: list[str], tmp_path: Path
 ) -> None:
-    async def scene() -> None:
-        config = nightly(tmp_path, "write", overlap=overlap)
-        config.mission.write_text(MISSION.format(tool="write") + '[policy]\nask = ["world.write"]\n', encoding="utf-8")
-        clock = FakeClock()
-        async with serving(tmp_path, config, clock) as (runtime, schedules):
+    config = nightly(tmp_path, "write", overlap=overlap)
+    config.mission.write_text(MISSION.format(tool="write") + '[policy]\nask = ["world.write"]\n', encoding="utf-8")
+    clock = FakeClock()
+    async with serving(tmp_path, config, clock) as (runtime, schedules):
 
-            async def waits() -> None:
-                with runtime.service.ledger.bell() as bell:
-                    while (await missions(runtime))[0]["status"] != "waiting":
-                        await bell.wait()
+        async def waits() -> None:
+            with runtime.service.ledger.bell() as bell:
+                while (await missions(runtime))[0]["status"] != "waiting":
+                    await bell.wait()
 
-            await schedules.tick()
-            await until_hour(schedules, clock, TWO + 1)
+        await schedules.tick()
+        await until_hour(schedules, clock, TWO + 1)
+        await waits()
+        for day in (1, 2):
+            await until_hour(schedules, clock, TWO + day * DAY)
             await waits()
-            for day in (1, 2):
-                await until_hour(schedules, clock, TWO + day * DAY)
-                await waits()
-            if overlap == "queue":
-                await runtime.service.abort((await missions(runtime))[0]["session_id"])
-                await until_hour(schedules, clock, TWO + 2 * DAY + 10)
-                await waits()
-            assert (await events(runtime))[2:] == decided
-            assert [one["status"] for one in await missions(runtime)] == statuses
-
-    play(scene)
+        if overlap == "queue":
+            await runtime.service.abort((await missions(runtime))[0]["session_id"])
+            await until_hour(schedules, clock, TWO + 2 * DAY + 10)
+            await waits()
+        assert (await events(runtime))[2:] == decided
+        assert [one["status"] for one in await missions(runtime)] == statuses
 
 
-def test_a_mission_that_cannot_start_is_told_once_and_the_next_due_time_tries_again(
+async def test_a_mission_that_cannot_start_is_told_once_and_the_next_due_time_tries_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        clock, config = FakeClock(), nightly(tmp_path, "reed")
-        async with serving(tmp_path, config, clock) as (runtime, schedules):
-            await schedules.tick()
-            for seconds in (1, 10, 20):
-                await until_hour(schedules, clock, TWO + seconds)
-            assert await events(runtime) == ["ScheduleBegan", "RunOrdered", "RunRefused"]
-            (row,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
-            assert row["last_run"]["status"] == "refused"
-            assert "world.reed" in row["last_run"]["reason"]
-            nightly(tmp_path, "read")
-            await until_hour(schedules, clock, TWO + DAY)
-            await ended(runtime, 1)
-
-    play(scene)
+    clock, config = FakeClock(), nightly(tmp_path, "reed")
+    async with serving(tmp_path, config, clock) as (runtime, schedules):
+        await schedules.tick()
+        for seconds in (1, 10, 20):
+            await until_hour(schedules, clock, TWO + seconds)
+        assert await events(runtime) == ["ScheduleBegan", "RunOrdered", "RunRefused"]
+        (row,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
+        assert row["last_run"]["status"] == "refused"
+        assert "world.reed" in row["last_run"]["reason"]
+        nightly(tmp_path, "read")
+        await until_hour(schedules, clock, TWO + DAY)
+        await ended(runtime, 1)
     assert caplog.text.count("scheduled run refused") == 1
 
 

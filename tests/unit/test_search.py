@@ -114,85 +114,70 @@ def test_a_tool_that_says_none_of_the_metrics_ends_in_the_budget_and_not_in_a_cr
     assert (report.verdict_reason, len(trials)) == ("max_iterations", 25)
 
 
-def test_trials_that_are_used_up_are_a_failure_of_the_proposer_with_its_reason(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, rod) as runtime:
-            wanted = mission(
-                criteria=[metric("weight") <= 0],
-                budget=Budget(max_iterations=99),
-                proposer=searching(trials=5, batch=2),
-            )
-            report = await runtime.pursue(wanted)
-            assert report.verdict_reason == "proposer_failed"
-            proposed = await events_of(runtime, report.session_id, IterationProposed)
-            assert [len(one.calls) for one in proposed] == [2, 2, 1, 0, 0, 0]
-            assert proposed[-1].failed == ["all 5 trials of the search were made"]
-
-    play(scene)
+async def test_trials_that_are_used_up_are_a_failure_of_the_proposer_with_its_reason(tmp_path: Path) -> None:
+    async with stage(tmp_path, rod) as runtime:
+        wanted = mission(
+            criteria=[metric("weight") <= 0],
+            budget=Budget(max_iterations=99),
+            proposer=searching(trials=5, batch=2),
+        )
+        report = await runtime.pursue(wanted)
+        assert report.verdict_reason == "proposer_failed"
+        proposed = await events_of(runtime, report.session_id, IterationProposed)
+        assert [len(one.calls) for one in proposed] == [2, 2, 1, 0, 0, 0]
+        assert proposed[-1].failed == ["all 5 trials of the search were made"]
 
 
-def test_a_space_that_was_tried_through_and_through_is_a_failure_too(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, rod) as runtime:
-            few = {"n": {"low": 1, "high": 3, "kind": "int"}, "alloy": {"choices": ["a", "b"]}}
-            proposer = searching(parameters=few, args={"d": 2.5})
-            wanted = mission(criteria=[metric("weight") <= 0], budget=Budget(max_iterations=99), proposer=proposer)
-            report = await runtime.pursue(wanted)
-            made = await trials_of(runtime, report.session_id)
-            assert {(one["n"], one["alloy"]) for one in made} == {(n, alloy) for n in (1, 2, 3) for alloy in "ab"}
-            assert all(one["d"] == 2.5 for one in made)
-            last = (await events_of(runtime, report.session_id, IterationProposed))[-1]
-            assert last.failed == ["all 6 combinations were tried"]
-
-    play(scene)
+async def test_a_space_that_was_tried_through_and_through_is_a_failure_too(tmp_path: Path) -> None:
+    async with stage(tmp_path, rod) as runtime:
+        few = {"n": {"low": 1, "high": 3, "kind": "int"}, "alloy": {"choices": ["a", "b"]}}
+        proposer = searching(parameters=few, args={"d": 2.5})
+        wanted = mission(criteria=[metric("weight") <= 0], budget=Budget(max_iterations=99), proposer=proposer)
+        report = await runtime.pursue(wanted)
+        made = await trials_of(runtime, report.session_id)
+        assert {(one["n"], one["alloy"]) for one in made} == {(n, alloy) for n in (1, 2, 3) for alloy in "ab"}
+        assert all(one["d"] == 2.5 for one in made)
+        last = (await events_of(runtime, report.session_id, IterationProposed))[-1]
+        assert last.failed == ["all 6 combinations were tried"]
 
 
-def test_a_trial_that_met_everything_within_a_batch_is_made_once_more(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, rod) as runtime:
-            proposer = searching(sampler="random", batch=20, seed=2)
-            wanted = mission(criteria=[metric("weight") <= 30], budget=Budget(max_iterations=9), proposer=proposer)
-            report = await runtime.pursue(wanted)
-            assert report.completed
-            first, second = await events_of(runtime, report.session_id, IterationProposed)
-            light = [rod(**call.args)["metrics"]["weight"] <= 30 for call in first.calls]
-            assert any(light) and not light[-1], "the last value of the batch decides"
-            assert [call.args for call in second.calls] == [first.calls[19 - light[::-1].index(True)].args]
-
-    play(scene)
+async def test_a_trial_that_met_everything_within_a_batch_is_made_once_more(tmp_path: Path) -> None:
+    async with stage(tmp_path, rod) as runtime:
+        proposer = searching(sampler="random", batch=20, seed=2)
+        wanted = mission(criteria=[metric("weight") <= 30], budget=Budget(max_iterations=9), proposer=proposer)
+        report = await runtime.pursue(wanted)
+        assert report.completed
+        first, second = await events_of(runtime, report.session_id, IterationProposed)
+        light = [rod(**call.args)["metrics"]["weight"] <= 30 for call in first.calls]
+        assert any(light) and not light[-1], "the last value of the batch decides"
+        assert [call.args for call in second.calls] == [first.calls[19 - light[::-1].index(True)].args]
 
 
-def test_a_trial_that_met_everything_off_a_checkpoint_is_made_until_there_is_one(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, rod) as runtime:
-            proposer = searching(sampler="random")
-            given: dict[str, Any] = {"checkpoint_cadence": EveryN(n=40), "budget": Budget(max_iterations=80)}
-            report = await runtime.pursue(mission(criteria=[metric("weight") <= 30], proposer=proposer, **given))
-            assert (report.status, report.data["iteration_count"]) == ("completed", 40)
-            made = await trials_of(runtime, report.session_id)
-            light = [rod(**args)["metrics"]["weight"] <= 30 for args in made].index(True)
-            assert light < 39 and all(args == made[light] for args in made[light:])
-
-    play(scene)
+async def test_a_trial_that_met_everything_off_a_checkpoint_is_made_until_there_is_one(tmp_path: Path) -> None:
+    async with stage(tmp_path, rod) as runtime:
+        proposer = searching(sampler="random")
+        given: dict[str, Any] = {"checkpoint_cadence": EveryN(n=40), "budget": Budget(max_iterations=80)}
+        report = await runtime.pursue(mission(criteria=[metric("weight") <= 30], proposer=proposer, **given))
+        assert (report.status, report.data["iteration_count"]) == ("completed", 40)
+        made = await trials_of(runtime, report.session_id)
+        light = [rod(**args)["metrics"]["weight"] <= 30 for args in made].index(True)
+        assert light < 39 and all(args == made[light] for args in made[light:])
 
 
-def test_calls_that_the_budget_cut_off_are_no_word_against_their_arguments(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, rod) as runtime:
-            wanted = mission(
-                criteria=[metric("weight") <= 0],
-                budget=Budget(max_iterations=9, max_tool_calls=7, on_exhausted="wait"),
-                proposer=searching(batch=4),
-            )
-            started = await runtime.service.start(wanted)
-            state = await runtime.service.run(started.session_id)
-            assert (state.waiting_for, state.tool_calls) == ("budget", 7)
-            assert (await outcomes(runtime, started.session_id))[-1] == ("world.rod", "skipped")
-            await runtime.service.extend(started.session_id, {"max_tool_calls": 16})
-            state = await runtime.service.run(started.session_id)
-            assert state.tool_calls == 16
-
-    play(scene)
+async def test_calls_that_the_budget_cut_off_are_no_word_against_their_arguments(tmp_path: Path) -> None:
+    async with stage(tmp_path, rod) as runtime:
+        wanted = mission(
+            criteria=[metric("weight") <= 0],
+            budget=Budget(max_iterations=9, max_tool_calls=7, on_exhausted="wait"),
+            proposer=searching(batch=4),
+        )
+        started = await runtime.service.start(wanted)
+        state = await runtime.service.run(started.session_id)
+        assert (state.waiting_for, state.tool_calls) == ("budget", 7)
+        assert (await outcomes(runtime, started.session_id))[-1] == ("world.rod", "skipped")
+        await runtime.service.extend(started.session_id, {"max_tool_calls": 16})
+        state = await runtime.service.run(started.session_id)
+        assert state.tool_calls == 16
 
 
 def test_without_its_libraries_it_says_which_extra_to_install(tmp_path: Path) -> None:

@@ -146,64 +146,55 @@ def test_what_is_given_goes_before_the_schema_and_what_is_fixed_is_not_searched(
     }
 
 
-def test_a_range_of_several_decades_without_a_scale_is_warned_of(tmp_path: Path) -> None:
+async def test_a_range_of_several_decades_without_a_scale_is_warned_of(tmp_path: Path) -> None:
     def fit(
         rate: Annotated[float, Field(ge=0.0001, le=1)], width: Annotated[int, Field(ge=8, le=512)]
     ) -> dict[str, Any]:
         return {"metrics": {"loss": rate * width}}
 
-    async def scene() -> list[tuple[str, ...]]:
-        async with stage(tmp_path, fit) as runtime:
-            scales: list[dict[str, Any]] = [{}, {"log": True}, {"log": False}, {"low": 0.01}]
-            started = [
-                await runtime.service.start(
-                    mission(
-                        criteria=[metric("loss") <= 1],
-                        proposer={"kind": "search", "tool": "fit", "parameters": {"rate": scale, "width": {}}},
-                    )
+    async with stage(tmp_path, fit) as runtime:
+        scales: list[dict[str, Any]] = [{}, {"log": True}, {"log": False}, {"low": 0.01}]
+        started = [
+            await runtime.service.start(
+                mission(
+                    criteria=[metric("loss") <= 1],
+                    proposer={"kind": "search", "tool": "fit", "parameters": {"rate": scale, "width": {}}},
                 )
-                for scale in scales
-            ]
-            return [one.warnings for one in started]
-
-    (warned,), *others = play(scene)
+            )
+            for scale in scales
+        ]
+        (warned,), *others = [one.warnings for one in started]
     assert "rate is searched evenly from 0.0001 to 1" in warned
     assert "rate = { log = true }" in warned
     assert others == [(), (), ()]
 
 
-def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path) -> None:
+async def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path) -> None:
     @tool(parallel_safe=True)
     def safe(a: Annotated[float, Field(ge=0, le=1)]) -> dict[str, Any]:
         return {"metrics": {"mass": a}}
 
-    async def scene() -> list[tuple[str, ...]]:
-        async with stage(tmp_path, weigh, safe) as runtime:
-            proposers = [{"tool": "weigh", "batch": 4}, {"tool": "weigh"}, {"tool": "safe", "batch": 4}]
-            started = [
-                await runtime.service.start(
-                    mission(criteria=[metric("mass", source="world.*") <= 1], proposer={"kind": "search", **given})
-                )
-                for given in proposers
-            ]
-            return [one.warnings for one in started]
-
-    (warned,), *others = play(scene)
+    async with stage(tmp_path, weigh, safe) as runtime:
+        proposers = [{"tool": "weigh", "batch": 4}, {"tool": "weigh"}, {"tool": "safe", "batch": 4}]
+        started = [
+            await runtime.service.start(
+                mission(criteria=[metric("mass", source="world.*") <= 1], proposer={"kind": "search", **given})
+            )
+            for given in proposers
+        ]
+        (warned,), *others = [one.warnings for one in started]
     assert "proposer.batch is 4, but world.weigh is not known to be safe beside itself" in warned
     assert warned.endswith("if it is, say @tool(parallel_safe=True) above the function")
     assert others == [(), ()]
 
 
-def test_ints_that_no_number_tells_apart_are_a_fault(tmp_path: Path) -> None:
+async def test_ints_that_no_number_tells_apart_are_a_fault(tmp_path: Path) -> None:
     def count(a: Annotated[int, Field(ge=0, le=2**63 - 1)], b: Annotated[int, Field(ge=0, le=9)]) -> dict[str, Any]:
         return {"metrics": {"mass": a + b}}
 
-    async def scene() -> None:
+    with pytest.raises(ValidationFailed) as caught:
         async with stage(tmp_path, count) as runtime:
             await runtime.service.start(mission(criteria=[metric("mass") <= 1], proposer=search(tool="world.count")))
-
-    with pytest.raises(ValidationFailed) as caught:
-        play(scene)
     (fault,) = caught.value.faults
     assert (fault.field, "narrower range" in fault.reason) == ("proposer.parameters.a.high", True)
 

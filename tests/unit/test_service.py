@@ -33,243 +33,211 @@ IDS = ["../x", "mission-../../x", GOOD.upper(), GOOD[:-1], GOOD + "0", GOOD + "\
 
 
 @pytest.mark.parametrize("mission_id", IDS)
-def test_an_id_that_is_none_is_refused_before_it_reaches_storage(tmp_path: Path, mission_id: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            verbs = (service.status, service.run, service.iterate, service.pause, service.resume, service.abort)
-            for verb in (*verbs, service.complete, service.history, service.checkpoint, service.report, service.forget):
-                with pytest.raises(InvalidArgument, match="is not a mission id"):
-                    await verb(mission_id)
-            with pytest.raises(InvalidArgument):
-                await service.export(mission_id, tmp_path / "out")
-            with pytest.raises(InvalidArgument):
-                await service.extend(mission_id, {"max_iterations": 9})
-            with pytest.raises(InvalidArgument):
-                await anext(service.watch(mission_id))
-
-    play(scene)
+async def test_an_id_that_is_none_is_refused_before_it_reaches_storage(tmp_path: Path, mission_id: str) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        verbs = (service.status, service.run, service.iterate, service.pause, service.resume, service.abort)
+        for verb in (*verbs, service.complete, service.history, service.checkpoint, service.report, service.forget):
+            with pytest.raises(InvalidArgument, match="is not a mission id"):
+                await verb(mission_id)
+        with pytest.raises(InvalidArgument):
+            await service.export(mission_id, tmp_path / "out")
+        with pytest.raises(InvalidArgument):
+            await service.extend(mission_id, {"max_iterations": 9})
+        with pytest.raises(InvalidArgument):
+            await anext(service.watch(mission_id))
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("ledger.db")} == set()
 
 
-def test_an_id_that_nobody_has_is_not_found(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            with pytest.raises(SessionNotFound) as caught:
-                await runtime.service.status(GOOD)
-            assert caught.value.as_dict()["code"] == "session_not_found"
-
-    play(scene)
+async def test_an_id_that_nobody_has_is_not_found(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        with pytest.raises(SessionNotFound) as caught:
+            await runtime.service.status(GOOD)
+        assert caught.value.as_dict()["code"] == "session_not_found"
 
 
-def test_the_status_has_the_specified_shape(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            mission_id = await _started(
-                runtime,
-                criteria=[metric("mass", source="step") <= 2, event("weighed").optional()],
-                budget=Budget(max_iterations=5, max_tool_calls=10),
-                proposer=repeat("step"),
-            )
-            assert MISSION_ID.fullmatch(mission_id)
-            pending = await service.status(mission_id)
-            assert pending["status"] == "pending"
-            assert not {"started_at", "ended_at", "verdict", "waiting_for", "report"} & set(pending)
-            assert [row["status"] for row in pending["criteria"]] == ["inconclusive", "inconclusive"]
-            await service.iterate(mission_id, iterations=2)
-            status = await service.status(mission_id)
-            assert status["criteria"][0] == {
-                "criterion_id": "mass <= 2",
-                "kind": "metric_threshold",
-                "required": True,
-                "status": "unmet",
-                "description": "mass <= 2",
-                "evidence": {"value": 3, "op": "<=", "target": 2},
-                "source": {"tool": "world.step", "call_id": f"{mission_id}:1:0", "iteration": 1},
-            }
-            assert status["budget"]["max_iterations"] == 5
-            assert status["budget"]["used"] | {"wall_clock_seconds": 0} == {
-                "iterations": 2,
-                "wall_clock_seconds": 0,
-                "tool_calls": 2,
-                "tokens": 0,
-                "cost_usd": 0,
-            }
-            assert (status["status"], status["iteration_count"], status["tool_allowlist"]) == (
-                "running",
-                2,
-                ["world.step"],
-            )
-            assert (status["verdict"], status["verdict_reason"]) == ("continue", "in_progress")
-            assert status["created_at"] <= status["started_at"]
-            assert status["pending_approvals"] == [] and status["no_progress_counter"] == 1
-
-    play(scene)
+async def test_the_status_has_the_specified_shape(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        mission_id = await _started(
+            runtime,
+            criteria=[metric("mass", source="step") <= 2, event("weighed").optional()],
+            budget=Budget(max_iterations=5, max_tool_calls=10),
+            proposer=repeat("step"),
+        )
+        assert MISSION_ID.fullmatch(mission_id)
+        pending = await service.status(mission_id)
+        assert pending["status"] == "pending"
+        assert not {"started_at", "ended_at", "verdict", "waiting_for", "report"} & set(pending)
+        assert [row["status"] for row in pending["criteria"]] == ["inconclusive", "inconclusive"]
+        await service.iterate(mission_id, iterations=2)
+        status = await service.status(mission_id)
+        assert status["criteria"][0] == {
+            "criterion_id": "mass <= 2",
+            "kind": "metric_threshold",
+            "required": True,
+            "status": "unmet",
+            "description": "mass <= 2",
+            "evidence": {"value": 3, "op": "<=", "target": 2},
+            "source": {"tool": "world.step", "call_id": f"{mission_id}:1:0", "iteration": 1},
+        }
+        assert status["budget"]["max_iterations"] == 5
+        assert status["budget"]["used"] | {"wall_clock_seconds": 0} == {
+            "iterations": 2,
+            "wall_clock_seconds": 0,
+            "tool_calls": 2,
+            "tokens": 0,
+            "cost_usd": 0,
+        }
+        assert (status["status"], status["iteration_count"], status["tool_allowlist"]) == (
+            "running",
+            2,
+            ["world.step"],
+        )
+        assert (status["verdict"], status["verdict_reason"]) == ("continue", "in_progress")
+        assert status["created_at"] <= status["started_at"]
+        assert status["pending_approvals"] == [] and status["no_progress_counter"] == 1
 
 
-def test_history_comes_a_hundred_a_page(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, budget=Budget(max_iterations=205), proposer=repeat("step"))
-            assert (await service.history(mission_id))["iterations"] == []
-            await service.iterate(mission_id, iterations=100)
-            first = await service.history(mission_id)
-            assert len(first["iterations"]) == 100 and "next_cursor" not in first
-            await service.run(mission_id)
-            page = await service.history(mission_id)
-            found, pages = [row["iteration_index"] for row in page["iterations"]], 1
-            while "next_cursor" in page:
-                page = await service.history(mission_id, cursor=page["next_cursor"])
-                found += [row["iteration_index"] for row in page["iterations"]]
-                pages += 1
-            assert found == list(range(205)) and pages == 3
-            row = page["iterations"][-1]
-            assert set(row) == {"iteration_index", "verdict", "verdict_reason", "started_at", "ended_at"}
-            assert row["verdict_reason"] == "max_iterations"
-            full = (await service.history(mission_id, full=True))["iterations"][0]
-            assert set(full) >= {"strategy", "calls", "observation", "criteria"}
-            assert full["observation"]["metrics"] == {"mass": 3}
-            assert full["calls"][0]["outcome"] == "ok"
-
-    play(scene)
+async def test_history_comes_a_hundred_a_page(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        mission_id = await _started(runtime, budget=Budget(max_iterations=205), proposer=repeat("step"))
+        assert (await service.history(mission_id))["iterations"] == []
+        await service.iterate(mission_id, iterations=100)
+        first = await service.history(mission_id)
+        assert len(first["iterations"]) == 100 and "next_cursor" not in first
+        await service.run(mission_id)
+        page = await service.history(mission_id)
+        found, pages = [row["iteration_index"] for row in page["iterations"]], 1
+        while "next_cursor" in page:
+            page = await service.history(mission_id, cursor=page["next_cursor"])
+            found += [row["iteration_index"] for row in page["iterations"]]
+            pages += 1
+        assert found == list(range(205)) and pages == 3
+        row = page["iterations"][-1]
+        assert set(row) == {"iteration_index", "verdict", "verdict_reason", "started_at", "ended_at"}
+        assert row["verdict_reason"] == "max_iterations"
+        full = (await service.history(mission_id, full=True))["iterations"][0]
+        assert set(full) >= {"strategy", "calls", "observation", "criteria"}
+        assert full["observation"]["metrics"] == {"mass": 3}
+        assert full["calls"][0]["outcome"] == "ok"
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "", "1.5", "9" * 5000])
-def test_a_cursor_that_history_did_not_give_is_refused(tmp_path: Path, cursor: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            with pytest.raises(InvalidArgument):
-                await runtime.service.history(await _started(runtime), cursor=cursor)
-
-    play(scene)
+async def test_a_cursor_that_history_did_not_give_is_refused(tmp_path: Path, cursor: str) -> None:
+    async with stage(tmp_path, step) as runtime:
+        with pytest.raises(InvalidArgument):
+            await runtime.service.history(await _started(runtime), cursor=cursor)
 
 
-def test_the_list_is_newest_first_by_status_and_in_pages(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            ids = [await _started(runtime, directive=f"Number {n}", proposer=repeat("step")) for n in range(5)]
-            await service.run(ids[1])
-            listed = (await service.list())["sessions"]
-            assert [row["session_id"] for row in listed] == ids[::-1]
-            assert set(listed[0]) == {"session_id", "status", "created_at", "iteration_count", "directive"}
-            (ended,) = (await service.list(status="terminated"))["sessions"]
-            assert (ended["session_id"], ended["iteration_count"], ended["directive"]) == (ids[1], 1, "Number 1")
-            page = await service.list(limit=3)
-            rest = await service.list(limit=3, cursor=page["next_cursor"])
-            assert [row["session_id"] for row in page["sessions"] + rest["sessions"]] == ids[::-1]
-            assert "next_cursor" not in rest
-            with pytest.raises(InvalidArgument):
-                await service.list(cursor="bogus")
-
-    play(scene)
+async def test_the_list_is_newest_first_by_status_and_in_pages(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        ids = [await _started(runtime, directive=f"Number {n}", proposer=repeat("step")) for n in range(5)]
+        await service.run(ids[1])
+        listed = (await service.list())["sessions"]
+        assert [row["session_id"] for row in listed] == ids[::-1]
+        assert set(listed[0]) == {"session_id", "status", "created_at", "iteration_count", "directive"}
+        (ended,) = (await service.list(status="terminated"))["sessions"]
+        assert (ended["session_id"], ended["iteration_count"], ended["directive"]) == (ids[1], 1, "Number 1")
+        page = await service.list(limit=3)
+        rest = await service.list(limit=3, cursor=page["next_cursor"])
+        assert [row["session_id"] for row in page["sessions"] + rest["sessions"]] == ids[::-1]
+        assert "next_cursor" not in rest
+        with pytest.raises(InvalidArgument):
+            await service.list(cursor="bogus")
 
 
 @pytest.mark.parametrize("end", ["met", "budget", "abort", "paused"])
-def test_a_checkpoint_gives_the_answer_that_the_iteration_got(tmp_path: Path, end: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            service = runtime.service
-            criteria = [event("weighed")] if end == "met" else [event("never")]
-            mission_id = await _started(
-                runtime, criteria=criteria, budget=Budget(max_iterations=2), proposer=repeat("step")
-            )
-            with pytest.raises(NoIterations):
-                await service.checkpoint(mission_id)
+async def test_a_checkpoint_gives_the_answer_that_the_iteration_got(tmp_path: Path, end: str) -> None:
+    async with stage(tmp_path, step) as runtime:
+        service = runtime.service
+        criteria = [event("weighed")] if end == "met" else [event("never")]
+        mission_id = await _started(
+            runtime, criteria=criteria, budget=Budget(max_iterations=2), proposer=repeat("step")
+        )
+        with pytest.raises(NoIterations):
+            await service.checkpoint(mission_id)
+        (row,) = (await service.iterate(mission_id))["iterations"]
+        if end == "budget":
             (row,) = (await service.iterate(mission_id))["iterations"]
-            if end == "budget":
-                (row,) = (await service.iterate(mission_id))["iterations"]
-            elif end == "abort":
-                await service.abort(mission_id)
-            elif end == "paused":
-                await service.pause(mission_id)
-            before = (await service.state(mission_id)).seq
-            again = await service.checkpoint(mission_id)
-            assert {**row, **again} == {"session_id": mission_id, **row}
-            assert (await service.state(mission_id)).seq == before, "it only looks"
-
-    play(scene)
+        elif end == "abort":
+            await service.abort(mission_id)
+        elif end == "paused":
+            await service.pause(mission_id)
+        before = (await service.state(mission_id)).seq
+        again = await service.checkpoint(mission_id)
+        assert {**row, **again} == {"session_id": mission_id, **row}
+        assert (await service.state(mission_id)).seq == before, "it only looks"
 
 
-def test_what_iterations_returned_is_bounded_and_the_newest_is_kept(tmp_path: Path) -> None:
+async def test_what_iterations_returned_is_bounded_and_the_newest_is_kept(tmp_path: Path) -> None:
     def long(size: int = 100_000) -> dict[str, Any]:
         return {"text": "x" * size, "metrics": {"size": size}}
 
-    async def scene() -> None:
-        async with stage(tmp_path, long) as runtime:
-            mission_id = await _started(runtime, budget=Budget(max_iterations=80), proposer=repeat("long", size=15_000))
-            answer = await runtime.service.iterate(mission_id, iterations=80)
-            rows = answer["iterations"]
-            assert len(rows) == 80 and len(json.dumps(rows)) < MOST_RESULTS + 80 * 200
-            assert rows[-1]["calls"][0]["result"]["text"].startswith("xxx") and rows[-1]["metrics"] == {"size": 15_000}
-            assert "calls" not in rows[0] and rows[0]["calls_omitted"] == 1
-            text = "\n".join(run_lines(answer))
-            assert len(text) < MOST_CALLS + 10_000 and "iteration 80: " in text and '"size": 15000' in text
-
-    play(scene)
+    async with stage(tmp_path, long) as runtime:
+        mission_id = await _started(runtime, budget=Budget(max_iterations=80), proposer=repeat("long", size=15_000))
+        answer = await runtime.service.iterate(mission_id, iterations=80)
+        rows = answer["iterations"]
+        assert len(rows) == 80 and len(json.dumps(rows)) < MOST_RESULTS + 80 * 200
+        assert rows[-1]["calls"][0]["result"]["text"].startswith("xxx") and rows[-1]["metrics"] == {"size": 15_000}
+        assert "calls" not in rows[0] and rows[0]["calls_omitted"] == 1
+        text = "\n".join(run_lines(answer))
+        assert len(text) < MOST_CALLS + 10_000 and "iteration 80: " in text and '"size": 15000' in text
 
 
-def test_watch_sees_every_event_once_in_order_with_the_state_after_it(tmp_path: Path) -> None:
+async def test_watch_sees_every_event_once_in_order_with_the_state_after_it(tmp_path: Path) -> None:
     gate = Gate()
+    async with stage(tmp_path, gate.hold) as runtime:
+        service = runtime.service
+        mission_id = await _started(runtime, proposer=repeat("hold"))
+        seen: list[tuple[str, str, int]] = []
 
-    async def scene() -> None:
-        async with stage(tmp_path, gate.hold) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, proposer=repeat("hold"))
-            seen: list[tuple[str, str, int]] = []
+        async def look() -> None:
+            async for one, state in service.watch(mission_id):
+                seen.append((type(one).__name__, state.status, state.seq))
+                if isinstance(one, ReportWritten):
+                    return
 
-            async def look() -> None:
-                async for one, state in service.watch(mission_id):
-                    seen.append((type(one).__name__, state.status, state.seq))
-                    if isinstance(one, ReportWritten):
-                        return
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(look)
-                async with driving(runtime, mission_id):
-                    await gate.entered.wait()
-                    gate.release.set()
-            stored = await service.ledger.read(mission_id)
-            assert [name for name, _, _ in seen] == [one.type for one in stored]
-            assert [seq for _, _, seq in seen] == list(range(1, len(stored) + 1))
-            assert seen[0][:2] == (MissionCreated.__name__, "pending")
-            assert (MissionEnded.__name__, "terminated") in [row[:2] for row in seen]
-
-    play(scene)
-
-
-def test_a_forgotten_mission_leaves_a_tombstone_and_nothing_else(tmp_path: Path) -> None:
-    gate = Gate()
-
-    async def scene() -> None:
-        async with stage(tmp_path, gate.hold, step) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, directive="A secret plan", proposer=repeat("hold"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
             async with driving(runtime, mission_id):
                 await gate.entered.wait()
-                with pytest.raises(InvalidArgument, match="abort it"):
-                    await service.forget(mission_id)
                 gate.release.set()
-            root = (await runtime.report(mission_id)).data["ledger"]["root"]
-            await service.forget(mission_id)
-            for verb in (service.status, service.report, service.history, service.run, service.forget, service.pause):
-                with pytest.raises(SessionNotFound):
-                    await verb(mission_id)
-            (row,) = (await service.list(status="forgotten"))["sessions"]
-            assert (row["session_id"], row["status"], row["directive"]) == (mission_id, "forgotten", "")
-            proof = await service.verify()
-            head = await service.ledger.row("audit")
-            assert head is not None and proof.ok
-            assert (proof.events, proof.blobs) == (head.head.seq, 0), "who forgot it is still in the audit"
-            assert root, "the report carried one"
-        assert b"A secret plan" not in (tmp_path / "ledger.db").read_bytes()
-
-    play(scene)
+        stored = await service.ledger.read(mission_id)
+        assert [name for name, _, _ in seen] == [one.type for one in stored]
+        assert [seq for _, _, seq in seen] == list(range(1, len(stored) + 1))
+        assert seen[0][:2] == (MissionCreated.__name__, "pending")
+        assert (MissionEnded.__name__, "terminated") in [row[:2] for row in seen]
 
 
-def test_a_mission_whose_driver_is_still_winding_up_is_not_forgotten_under_its_hands(tmp_path: Path) -> None:
+async def test_a_forgotten_mission_leaves_a_tombstone_and_nothing_else(tmp_path: Path) -> None:
+    gate = Gate()
+    async with stage(tmp_path, gate.hold, step) as runtime:
+        service = runtime.service
+        mission_id = await _started(runtime, directive="A secret plan", proposer=repeat("hold"))
+        async with driving(runtime, mission_id):
+            await gate.entered.wait()
+            with pytest.raises(InvalidArgument, match="abort it"):
+                await service.forget(mission_id)
+            gate.release.set()
+        root = (await runtime.report(mission_id)).data["ledger"]["root"]
+        await service.forget(mission_id)
+        for verb in (service.status, service.report, service.history, service.run, service.forget, service.pause):
+            with pytest.raises(SessionNotFound):
+                await verb(mission_id)
+        (row,) = (await service.list(status="forgotten"))["sessions"]
+        assert (row["session_id"], row["status"], row["directive"]) == (mission_id, "forgotten", "")
+        proof = await service.verify()
+        head = await service.ledger.row("audit")
+        assert head is not None and proof.ok
+        assert (proof.events, proof.blobs) == (head.head.seq, 0), "who forgot it is still in the audit"
+        assert root, "the report carried one"
+    assert b"A secret plan" not in (tmp_path / "ledger.db").read_bytes()
+
+
+async def test_a_mission_whose_driver_is_still_winding_up_is_not_forgotten_under_its_hands(tmp_path: Path) -> None:
     began, tidy = anyio.Event(), anyio.Event()
 
     async def slow_to_stop() -> None:
@@ -280,37 +248,31 @@ def test_a_mission_whose_driver_is_still_winding_up_is_not_forgotten_under_its_h
             with anyio.CancelScope(shield=True):
                 await tidy.wait()
 
-    async def scene() -> None:
-        async with stage(tmp_path, slow_to_stop) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, proposer=repeat("slow_to_stop"))
-            async with driving(runtime, mission_id):
-                await began.wait()
-                await service.abort(mission_id)
-                try:
-                    with pytest.raises((Conflict, InvalidArgument)):
-                        await service.forget(mission_id)
-                finally:
-                    tidy.set()
-            assert (await runtime.report(mission_id)).verdict_reason == "user_abort"
-            await service.forget(mission_id)
-
-    play(scene)
+    async with stage(tmp_path, slow_to_stop) as runtime:
+        service = runtime.service
+        mission_id = await _started(runtime, proposer=repeat("slow_to_stop"))
+        async with driving(runtime, mission_id):
+            await began.wait()
+            await service.abort(mission_id)
+            try:
+                with pytest.raises((Conflict, InvalidArgument)):
+                    await service.forget(mission_id)
+            finally:
+                tidy.set()
+        assert (await runtime.report(mission_id)).verdict_reason == "user_abort"
+        await service.forget(mission_id)
 
 
-def test_an_export_is_one_file_that_can_be_verified_elsewhere(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            report = await runtime.pursue(mission(proposer=repeat("step")))
-            await runtime.service.export(report.session_id, tmp_path / "mission.jsonl")
-        proof = verify_archive(tmp_path / "mission.jsonl")
-        assert proof.ok and proof.events == 8 and proof.blobs == 1, proof
-        body = (tmp_path / "mission.jsonl").read_bytes()
-        assert b'\\"mass\\":3' in body
-        (tmp_path / "forged.jsonl").write_bytes(body.replace(b'\\"mass\\":3', b'\\"mass\\":2', 1))
-        assert not verify_archive(tmp_path / "forged.jsonl").ok
-
-    play(scene)
+async def test_an_export_is_one_file_that_can_be_verified_elsewhere(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        report = await runtime.pursue(mission(proposer=repeat("step")))
+        await runtime.service.export(report.session_id, tmp_path / "mission.jsonl")
+    proof = verify_archive(tmp_path / "mission.jsonl")
+    assert proof.ok and proof.events == 8 and proof.blobs == 1, proof
+    body = (tmp_path / "mission.jsonl").read_bytes()
+    assert b'\\"mass\\":3' in body
+    (tmp_path / "forged.jsonl").write_bytes(body.replace(b'\\"mass\\":3', b'\\"mass\\":2', 1))
+    assert not verify_archive(tmp_path / "forged.jsonl").ok
 
 
 @pytest.mark.guarantee("root-survives-growth")
@@ -348,13 +310,10 @@ def test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail(
     assert any("expected root" in fault for fault in play(lambda: looks(root)))
 
 
-def test_a_report_of_a_mission_that_goes_on_says_how_it_stands(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            mission_id = await _started(runtime, budget=Budget(max_iterations=3), proposer=script("world.step()"))
-            await runtime.service.iterate(mission_id)
-            report = await runtime.report(mission_id)
-            assert (report.status, report.data["iteration_count"], report.metric("mass")) == ("running", 1, 3)
-            assert "report" not in await runtime.service.status(mission_id), "only an ended mission has a final one"
-
-    play(scene)
+async def test_a_report_of_a_mission_that_goes_on_says_how_it_stands(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        mission_id = await _started(runtime, budget=Budget(max_iterations=3), proposer=script("world.step()"))
+        await runtime.service.iterate(mission_id)
+        report = await runtime.report(mission_id)
+        assert (report.status, report.data["iteration_count"], report.metric("mass")) == ("running", 1, 3)
+        assert "report" not in await runtime.service.status(mission_id), "only an ended mission has a final one"

@@ -22,74 +22,65 @@ async def _started(runtime: Runtime, **given: Any) -> str:
     return (await runtime.service.start(mission(**given))).session_id
 
 
-def test_a_start_warns_of_criteria_that_believe_any_tool(tmp_path: Path) -> None:
+async def test_a_start_warns_of_criteria_that_believe_any_tool(tmp_path: Path) -> None:
     def other() -> None: ...
 
-    async def scene() -> None:
-        criteria = [metric("mass") <= 2, event("weighed"), metric("size").trend("increasing").optional()]
-        sourced = [metric("mass", source="step") <= 2, event("weighed", source="world.s*"), succeeded("step")]
-        async with stage(tmp_path, step, other) as runtime:
-            started = await runtime.service.start(mission(criteria=criteria))
-            assert ["mass <= 2" in started.warnings[0], "event weighed" in started.warnings[1]] == [True, True]
-            assert len(started.warnings) == 2
-            assert (await runtime.service.status(started.session_id))["warnings"] == list(started.warnings)
-            assert (await runtime.service.start(mission(criteria=sourced))).warnings == ()
-            alone = mission(criteria=criteria, tool_allowlist=["step"])
-            assert (await runtime.service.start(alone)).warnings == ()
-            vague = [predicate("obs['events'].get('done', 0) > 0")]
-            assert "any of the 2 tools" in (await runtime.service.start(mission(criteria=vague))).warnings[0]
-            said = [predicate("any(one['tool'] == 'world.step' for one in obs['tool_results'])")]
-            assert (await runtime.service.start(mission(criteria=said))).warnings == ()
-
-    play(scene)
+    criteria = [metric("mass") <= 2, event("weighed"), metric("size").trend("increasing").optional()]
+    sourced = [metric("mass", source="step") <= 2, event("weighed", source="world.s*"), succeeded("step")]
+    async with stage(tmp_path, step, other) as runtime:
+        started = await runtime.service.start(mission(criteria=criteria))
+        assert ["mass <= 2" in started.warnings[0], "event weighed" in started.warnings[1]] == [True, True]
+        assert len(started.warnings) == 2
+        assert (await runtime.service.status(started.session_id))["warnings"] == list(started.warnings)
+        assert (await runtime.service.start(mission(criteria=sourced))).warnings == ()
+        alone = mission(criteria=criteria, tool_allowlist=["step"])
+        assert (await runtime.service.start(alone)).warnings == ()
+        vague = [predicate("obs['events'].get('done', 0) > 0")]
+        assert "any of the 2 tools" in (await runtime.service.start(mission(criteria=vague))).warnings[0]
+        said = [predicate("any(one['tool'] == 'world.step' for one in obs['tool_results'])")]
+        assert (await runtime.service.start(mission(criteria=said))).warnings == ()
 
 
-def test_a_start_warns_of_limits_that_different_designs_can_meet_together(tmp_path: Path) -> None:
+async def test_a_start_warns_of_limits_that_different_designs_can_meet_together(tmp_path: Path) -> None:
     def weigh(x: int) -> None: ...
     def load(x: int) -> None: ...
     def plain() -> None: ...
 
-    async def scene() -> None:
-        async with stage(tmp_path, weigh, load, plain) as runtime:
+    async with stage(tmp_path, weigh, load, plain) as runtime:
 
-            async def warned(*sources: str, **more: Any) -> bool:
-                limits = [metric(f"m{at}", source=name, **more) <= 1 for at, name in enumerate(sources)]
-                started = await runtime.service.start(mission(criteria=limits))
-                return any("calls with different arguments" in one for one in started.warnings)
+        async def warned(*sources: str, **more: Any) -> bool:
+            limits = [metric(f"m{at}", source=name, **more) <= 1 for at, name in enumerate(sources)]
+            started = await runtime.service.start(mission(criteria=limits))
+            return any("calls with different arguments" in one for one in started.warnings)
 
-            assert await warned("weigh", "load")
-            assert not await warned("weigh", "load", same_call=True)
-            assert not await warned("weigh", "weigh")
-            assert await warned("weigh", "weigh", hold=True)
-            assert not await warned("weigh", "plain"), "without arguments there is one design"
-            assert not await warned("weigh")
-
-    play(scene)
+        assert await warned("weigh", "load")
+        assert not await warned("weigh", "load", same_call=True)
+        assert not await warned("weigh", "weigh")
+        assert await warned("weigh", "weigh", hold=True)
+        assert not await warned("weigh", "plain"), "without arguments there is one design"
+        assert not await warned("weigh")
 
 
 def mission_status() -> None:
     """A tool with the name of a control tool."""
 
 
-def test_the_allowlist_takes_names_and_globs_and_never_a_control_tool(tmp_path: Path) -> None:
+async def test_the_allowlist_takes_names_and_globs_and_never_a_control_tool(tmp_path: Path) -> None:
     def stop() -> None: ...
 
-    async def scene() -> None:
-        async with stage(tmp_path, step, stop, mission_status, servers={"other": {"stop": stop}}) as runtime:
-            service = runtime.service
+    async with stage(tmp_path, step, stop, mission_status, servers={"other": {"stop": stop}}) as runtime:
+        service = runtime.service
 
-            async def tools(**given: Any) -> list[str]:
-                return (await service.status(await _started(runtime, **given)))["tool_allowlist"]
+        async def tools(**given: Any) -> list[str]:
+            return (await service.status(await _started(runtime, **given)))["tool_allowlist"]
 
-            assert await tools(allow_all_tools=True) == ["world.step", "world.stop", "other.stop"]
-            assert await tools(tool_allowlist=["step", "other.stop"]) == ["world.step", "other.stop"]
-            assert sorted(await tools(tool_allowlist=["*.st*"])) == ["other.stop", "world.step", "world.stop"]
-            for wrong in (["mission_status"], ["world.mission_status"], ["stop"], ["world.nothing"], ["nothing.*"]):
-                with pytest.raises(ValidationFailed) as caught:
-                    await tools(tool_allowlist=wrong)
-                assert caught.value.faults[0].field == "tool_allowlist[0]"
-
-    play(scene)
+        assert await tools(allow_all_tools=True) == ["world.step", "world.stop", "other.stop"]
+        assert await tools(tool_allowlist=["step", "other.stop"]) == ["world.step", "other.stop"]
+        assert sorted(await tools(tool_allowlist=["*.st*"])) == ["other.stop", "world.step", "world.stop"]
+        for wrong in (["mission_status"], ["world.mission_status"], ["stop"], ["world.nothing"], ["nothing.*"]):
+            with pytest.raises(ValidationFailed) as caught:
+                await tools(tool_allowlist=wrong)
+            assert caught.value.faults[0].field == "tool_allowlist[0]"
 
 
 class Down:
@@ -106,38 +97,32 @@ class Down:
     async def aclose(self) -> None: ...
 
 
-def test_a_server_that_is_down_at_the_start_is_an_error_that_names_it(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step, servers={"lathe": Down()}) as runtime:
-            for given in ({"allow_all_tools": True}, {"tool_allowlist": ["lathe.turn"]}):
-                with pytest.raises(ValidationFailed) as caught:
-                    await _started(runtime, **given)
-                assert "lathe" in str(caught.value.faults[0])
-            await _started(runtime, tool_allowlist=["world.step"])
-
-    play(scene)
-
-
-def test_every_fault_of_a_mission_is_told_at_once_and_nothing_is_stored(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            wrong = mission(
-                criteria=[metric("x", source="nobody.*") > 1, succeeded("nothing")],
-                tool_allowlist=["step"],
-                observe=[{"tool": "stop", "metric": "m", "jmespath": "a"}],
-                proposer=replay(proposal(("stop", {}))),
-            )
+async def test_a_server_that_is_down_at_the_start_is_an_error_that_names_it(tmp_path: Path) -> None:
+    async with stage(tmp_path, step, servers={"lathe": Down()}) as runtime:
+        for given in ({"allow_all_tools": True}, {"tool_allowlist": ["lathe.turn"]}):
             with pytest.raises(ValidationFailed) as caught:
-                await runtime.service.start(wrong)
-            assert [fault.field for fault in caught.value.faults] == [
-                "criteria[0].source",
-                "criteria[1].tool_name",
-                "observe[0].tool",
-                "proposer.proposals[0].tool_calls[0].tool_name",
-            ]
-            assert (await runtime.service.list())["sessions"] == []
+                await _started(runtime, **given)
+            assert "lathe" in str(caught.value.faults[0])
+        await _started(runtime, tool_allowlist=["world.step"])
 
-    play(scene)
+
+async def test_every_fault_of_a_mission_is_told_at_once_and_nothing_is_stored(tmp_path: Path) -> None:
+    async with stage(tmp_path, step) as runtime:
+        wrong = mission(
+            criteria=[metric("x", source="nobody.*") > 1, succeeded("nothing")],
+            tool_allowlist=["step"],
+            observe=[{"tool": "stop", "metric": "m", "jmespath": "a"}],
+            proposer=replay(proposal(("stop", {}))),
+        )
+        with pytest.raises(ValidationFailed) as caught:
+            await runtime.service.start(wrong)
+        assert [fault.field for fault in caught.value.faults] == [
+            "criteria[0].source",
+            "criteria[1].tool_name",
+            "observe[0].tool",
+            "proposer.proposals[0].tool_calls[0].tool_name",
+        ]
+        assert (await runtime.service.list())["sessions"] == []
 
 
 def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults(tmp_path: Path) -> None:

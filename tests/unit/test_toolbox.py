@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import events_of, mission, play, proposal, replay, stage
+from engine_stage import events_of, mission, proposal, replay, stage
 from mcp.server.mcpserver import MCPServer
 
 from pursuit import Runtime
@@ -29,83 +29,66 @@ def under(folder: Path, policy: OperatorPolicy, *, mode: Any = None, **servers: 
     return Runtime(state=folder / "ledger.db", config=configuration, servers=servers or {"world": [write]}, mode=mode)
 
 
-def test_a_rule_on_arguments_denies_the_call_and_the_mission_goes_on(tmp_path: Path) -> None:
+async def test_a_rule_on_arguments_denies_the_call_and_the_mission_goes_on(tmp_path: Path) -> None:
     calls = proposal(("world.write", {"path": "/etc/passwd"}), ("world.write", {"path": "/tmp/x"}))
-
-    async def scene() -> None:
-        async with under(tmp_path, OperatorPolicy(rules=(DENY_ETC,))) as runtime:
-            started = await runtime.service.start(mission(proposer=replay(calls)))
-            await runtime.service.run(started.session_id)
-            (refused,) = await events_of(runtime, started.session_id, CallRefused)
-            assert (refused.outcome, refused.reason) == ("denied", "never there")
-            assert [one.outcome for one in await events_of(runtime, started.session_id, CallSettled)] == ["ok"]
-
-    play(scene)
+    async with under(tmp_path, OperatorPolicy(rules=(DENY_ETC,))) as runtime:
+        started = await runtime.service.start(mission(proposer=replay(calls)))
+        await runtime.service.run(started.session_id)
+        (refused,) = await events_of(runtime, started.session_id, CallRefused)
+        assert (refused.outcome, refused.reason) == ("denied", "never there")
+        assert [one.outcome for one in await events_of(runtime, started.session_id, CallSettled)] == ["ok"]
 
 
-def test_a_mission_may_tighten_for_itself(tmp_path: Path) -> None:
+async def test_a_mission_may_tighten_for_itself(tmp_path: Path) -> None:
     calls = proposal(("world.write", {"path": "/tmp/x"}))
-
-    async def scene() -> None:
-        async with stage(tmp_path, write) as runtime:
-            for policy, status in (
-                ({"ask": ["write"]}, "waiting"),
-                ({"ask": ["write"], "mode": "never"}, "terminated"),
-            ):
-                started = await runtime.service.start(mission(proposer=replay(calls), policy=policy))
-                state = await runtime.service.run(started.session_id)
-                assert state.status == status, policy
-                assert not await events_of(runtime, started.session_id, CallSettled)
-
-    play(scene)
+    async with stage(tmp_path, write) as runtime:
+        for policy, status in (
+            ({"ask": ["write"]}, "waiting"),
+            ({"ask": ["write"], "mode": "never"}, "terminated"),
+        ):
+            started = await runtime.service.start(mission(proposer=replay(calls), policy=policy))
+            state = await runtime.service.run(started.session_id)
+            assert state.status == status, policy
+            assert not await events_of(runtime, started.session_id, CallSettled)
 
 
-def test_a_word_of_a_missions_policy_that_finds_no_tool_is_refused(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, write) as runtime:
-            with pytest.raises(ValidationFailed) as caught:
-                await runtime.service.start(mission(policy={"ask": ["wriet"], "deny": ["nothing"]}))
-            assert [fault.field for fault in caught.value.faults] == ["policy.deny[0]", "policy.ask[0]"]
-
-    play(scene)
+async def test_a_word_of_a_missions_policy_that_finds_no_tool_is_refused(tmp_path: Path) -> None:
+    async with stage(tmp_path, write) as runtime:
+        with pytest.raises(ValidationFailed) as caught:
+            await runtime.service.start(mission(policy={"ask": ["wriet"], "deny": ["nothing"]}))
+        assert [fault.field for fault in caught.value.faults] == ["policy.deny[0]", "policy.ask[0]"]
 
 
-def test_the_mode_of_a_runtime_overrules_the_configurations(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with under(tmp_path, OperatorPolicy(rules=(Rule(decision="ask"),)), mode="never") as runtime:
-            with pytest.raises(PolicyDenied, match="mode never"):
-                await runtime.toolbox.call("world.write", {"path": "x"})
-        async with under(tmp_path, OperatorPolicy(mode="never", rules=(Rule(decision="ask"),)), mode="auto") as runtime:
-            assert (await runtime.toolbox.call("write", {"path": "x"})).structured == {"wrote": "x"}
-        with pytest.raises(ValidationFailed):
-            under(tmp_path, OperatorPolicy(), mode="atuo")
-
-    play(scene)
+async def test_the_mode_of_a_runtime_overrules_the_configurations(tmp_path: Path) -> None:
+    async with under(tmp_path, OperatorPolicy(rules=(Rule(decision="ask"),)), mode="never") as runtime:
+        with pytest.raises(PolicyDenied, match="mode never"):
+            await runtime.toolbox.call("world.write", {"path": "x"})
+    async with under(tmp_path, OperatorPolicy(mode="never", rules=(Rule(decision="ask"),)), mode="auto") as runtime:
+        assert (await runtime.toolbox.call("write", {"path": "x"})).structured == {"wrote": "x"}
+    with pytest.raises(ValidationFailed):
+        under(tmp_path, OperatorPolicy(), mode="atuo")
 
 
-def test_what_lives_in_this_process_is_the_programs_own(tmp_path: Path) -> None:
+async def test_what_lives_in_this_process_is_the_programs_own(tmp_path: Path) -> None:
     server = MCPServer("tank", log_level="WARNING")
 
     @server.tool()
     def drain(litres: int) -> int:
         return litres
 
-    async def scene() -> None:
-        async with under(tmp_path, OperatorPolicy(), tank=server, world=[write]) as runtime:
-            rows = {row["name"]: row for row in (await runtime.toolbox.listing())["tools"]}
-            assert {name: row["reason"] for name, row in rows.items()} == {
-                "tank.drain": "handed in by the program itself",
-                "world.write": "handed in by the program itself",
-            }
-            assert {name: row["is_mcp_tool"] for name, row in rows.items()} == {
-                "tank.drain": True,
-                "world.write": False,
-            }
-
-    play(scene)
+    async with under(tmp_path, OperatorPolicy(), tank=server, world=[write]) as runtime:
+        rows = {row["name"]: row for row in (await runtime.toolbox.listing())["tools"]}
+        assert {name: row["reason"] for name, row in rows.items()} == {
+            "tank.drain": "handed in by the program itself",
+            "world.write": "handed in by the program itself",
+        }
+        assert {name: row["is_mcp_tool"] for name, row in rows.items()} == {
+            "tank.drain": True,
+            "world.write": False,
+        }
 
 
-def test_a_question_is_put_to_whoever_can_answer(tmp_path: Path) -> None:
+async def test_a_question_is_put_to_whoever_can_answer(tmp_path: Path) -> None:
     questions: list[str] = []
 
     async def no(question: str) -> bool:
@@ -115,57 +98,45 @@ def test_a_question_is_put_to_whoever_can_answer(tmp_path: Path) -> None:
     async def yes(_question: str) -> bool:
         return True
 
-    async def scene() -> None:
-        async with under(tmp_path, OperatorPolicy(rules=(Rule(decision="ask", reason="I want to know"),))) as runtime:
-            call = runtime.toolbox.call
-            with pytest.raises(ApprovalNeeded):
-                await call("world.write", {"path": "x"})
-            with pytest.raises(PolicyDenied, match="the answer was no"):
-                await call("world.write", {"path": "x"}, approve=no)
-            assert (await call("world.write", {"path": "x"}, approve=yes)).structured == {"wrote": "x"}
-        assert questions[0].splitlines()[-1] == "asked because I want to know"
-
-    play(scene)
+    async with under(tmp_path, OperatorPolicy(rules=(Rule(decision="ask", reason="I want to know"),))) as runtime:
+        call = runtime.toolbox.call
+        with pytest.raises(ApprovalNeeded):
+            await call("world.write", {"path": "x"})
+        with pytest.raises(PolicyDenied, match="the answer was no"):
+            await call("world.write", {"path": "x"}, approve=no)
+        assert (await call("world.write", {"path": "x"}, approve=yes)).structured == {"wrote": "x"}
+    assert questions[0].splitlines()[-1] == "asked because I want to know"
 
 
-def test_a_call_by_hand_ends_with_its_timeout(tmp_path: Path) -> None:
+async def test_a_call_by_hand_ends_with_its_timeout(tmp_path: Path) -> None:
     @tool(timeout=0.05)
     async def hang() -> None:
         import anyio
 
         await anyio.sleep_forever()
 
-    async def scene() -> None:
-        async with under(tmp_path, OperatorPolicy(), world=[hang]) as runtime:
-            with pytest.raises(UpstreamUnavailable, match="no answer within"):
-                await runtime.toolbox.call("world.hang", {})
-
-    play(scene)
+    async with under(tmp_path, OperatorPolicy(), world=[hang]) as runtime:
+        with pytest.raises(UpstreamUnavailable, match="no answer within"):
+            await runtime.toolbox.call("world.hang", {})
 
 
-def test_a_dry_run_shows_also_what_the_mission_denies_itself(tmp_path: Path) -> None:
+async def test_a_dry_run_shows_also_what_the_mission_denies_itself(tmp_path: Path) -> None:
     def look() -> None: ...
 
-    async def scene() -> None:
-        async with under(tmp_path, OperatorPolicy(rules=(DENY_ETC,)), world=[write, look]) as runtime:
-            given = mission(
-                policy={"deny": ["look"]},
-                proposer=replay(proposal(("write", {"path": "/etc/x"}), ("write", {"path": "a"}))),
-            )
-            found = await runtime.toolbox.foresee(given)
-            assert {row["name"]: row["decision"] for row in found["tools"]} == {
-                "world.write": "allow",
-                "world.look": "deny",
-            }
-            assert [call["decision"] for call in found["calls"]] == ["deny", "allow"]
-
-    play(scene)
+    async with under(tmp_path, OperatorPolicy(rules=(DENY_ETC,)), world=[write, look]) as runtime:
+        given = mission(
+            policy={"deny": ["look"]},
+            proposer=replay(proposal(("write", {"path": "/etc/x"}), ("write", {"path": "a"}))),
+        )
+        found = await runtime.toolbox.foresee(given)
+        assert {row["name"]: row["decision"] for row in found["tools"]} == {
+            "world.write": "allow",
+            "world.look": "deny",
+        }
+        assert [call["decision"] for call in found["calls"]] == ["deny", "allow"]
 
 
-def test_a_toolbox_that_only_looks_calls_nothing(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, write) as runtime:
-            with pytest.raises(Exception, match="only looks"):
-                await replace(runtime.toolbox, audit=None).call("world.write", {"path": "x"})
-
-    play(scene)
+async def test_a_toolbox_that_only_looks_calls_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path, write) as runtime:
+        with pytest.raises(Exception, match="only looks"):
+            await replace(runtime.toolbox, audit=None).call("world.write", {"path": "x"})

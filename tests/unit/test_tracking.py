@@ -54,7 +54,7 @@ def test_the_configuration_says_where_and_a_missing_package_is_named(
         tuned(tmp_path, mlflow="x")
 
 
-def test_a_tracker_that_fails_is_left_alone(tmp_path: Path) -> None:
+async def test_a_tracker_that_fails_is_left_alone(tmp_path: Path) -> None:
     class Broken:
         asked = 0
 
@@ -69,18 +69,14 @@ def test_a_tracker_that_fails_is_left_alone(tmp_path: Path) -> None:
             raise AssertionError
 
     broken = Broken()
-
-    async def scene() -> None:
-        tracking = Tracking({"broken": broken})
-        async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), servers={"world": [fit]}) as runtime:
-            wanted = mission(criteria=[metric("loss") <= -1], budget=Budget(max_iterations=3), proposer=SEARCH)
-            mission_id = (await runtime.service.start(wanted)).session_id
-            state = await runtime.service.run(mission_id, observer=tracking.see)
-            assert (state.iteration_count, state.verdict_reason) == (3, "max_iterations")
-        await tracking.aclose()
-        assert broken.asked == 1
-
-    play(scene)
+    tracking = Tracking({"broken": broken})
+    async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), servers={"world": [fit]}) as runtime:
+        wanted = mission(criteria=[metric("loss") <= -1], budget=Budget(max_iterations=3), proposer=SEARCH)
+        mission_id = (await runtime.service.start(wanted)).session_id
+        state = await runtime.service.run(mission_id, observer=tracking.see)
+        assert (state.iteration_count, state.verdict_reason) == (3, "max_iterations")
+    await tracking.aclose()
+    assert broken.asked == 1
 
 
 @pytest.mark.soak

@@ -63,22 +63,19 @@ def _report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 @pytest.mark.parametrize("size", [1, 60_000], ids=["short", "longer than a driver keeps"])
-def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: int) -> None:
+async def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: int) -> None:
     def say(x: int) -> dict[str, Any]:
         if x == 3:
             raise ValueError("three")
         return {"metrics": {"x": x}, "text": "a" * min(size, 15_000), "more": ["b" * 14_000] * (size > 14_000)}
 
-    async def scene() -> tuple[dict[str, Any], dict[str, Any]]:
-        async with stage(tmp_path, say) as runtime:
-            found = {"kind": "search", "tool_name": "say", "parameters": {"x": {"low": 0, "high": 99, "kind": "int"}}}
-            wanted = mission(criteria=[metric("x") < 0], budget=Budget(max_iterations=80), proposer=found)
-            name = (await runtime.service.start(wanted)).session_id
-            await runtime.service.driver.drive(RunOrder(name, iterations=2))
-            await runtime.service.run(name)
-            return await runtime.service.report(name), await assemble(runtime.service.ledger, name)
-
-    stored, built = play(scene)
+    async with stage(tmp_path, say) as runtime:
+        found = {"kind": "search", "tool_name": "say", "parameters": {"x": {"low": 0, "high": 99, "kind": "int"}}}
+        wanted = mission(criteria=[metric("x") < 0], budget=Budget(max_iterations=80), proposer=found)
+        name = (await runtime.service.start(wanted)).session_id
+        await runtime.service.driver.drive(RunOrder(name, iterations=2))
+        await runtime.service.run(name)
+        stored, built = await runtime.service.report(name), await assemble(runtime.service.ledger, name)
     later = {"warnings", "ledger"}
     assert {key: value for key, value in stored.items() if key not in later} == {
         key: value for key, value in json.loads(json.dumps(built)).items() if key not in later
@@ -100,23 +97,20 @@ def test_each_trial_is_a_row_with_its_arguments_and_metrics(report: Report) -> N
     assert all("too large" in row["error"] for row in rows if row["outcome"] == "failed")
 
 
-def test_plots_have_each_trial_of_a_batch_and_a_mean_is_called_a_mean(tmp_path: Path) -> None:
+async def test_plots_have_each_trial_of_a_batch_and_a_mean_is_called_a_mean(tmp_path: Path) -> None:
     told = (0.9 - place / 100 for place in range(100))
     lines: list[str] = []
 
     def score(x: int) -> dict[str, Any]:
         return {"metrics": {"score": next(told)}}
 
-    async def scene() -> tuple[Report, dict[str, Any]]:
-        async with stage(tmp_path, score) as runtime:
-            choices = {"x": {"choices": [1, 2, 3]}}
-            proposer = {"kind": "search", "tool_name": "score", "parameters": choices, "batch": 3, "noise": True}
-            wanted = mission(criteria=[metric("score") >= 1], budget=Budget(max_iterations=3), proposer=proposer)
-            name = (await runtime.service.start(wanted)).session_id
-            await runtime.service.run(name, observer=lambda _, _phase, state: lines.append(iteration_line(state)))
-            return Report(await runtime.service.report(name)), await Timelines(runtime.service).course(name)
-
-    report, course = play(scene)
+    async with stage(tmp_path, score) as runtime:
+        choices = {"x": {"choices": [1, 2, 3]}}
+        proposer = {"kind": "search", "tool_name": "score", "parameters": choices, "batch": 3, "noise": True}
+        wanted = mission(criteria=[metric("score") >= 1], budget=Budget(max_iterations=3), proposer=proposer)
+        name = (await runtime.service.start(wanted)).session_id
+        await runtime.service.run(name, observer=lambda _, _phase, state: lines.append(iteration_line(state)))
+        report, course = Report(await runtime.service.report(name)), await Timelines(runtime.service).course(name)
     made = [(row["iteration"], row["metrics"]["score"]) for row in report.data["trials"]]
     assert len(made) == 9 and [tuple(point) for point in report.data["metrics"]["score"]["points"]] == made
     assert [tuple(point) for point in course["metrics"][0]["points"]] == [(at + 1, value) for at, value in made]
@@ -143,16 +137,13 @@ def test_the_page_has_the_best_so_far_the_trials_and_what_matters(report: Report
     assert "Importance of the parameters" in page and "Importance of the parameters" in report.markdown()
 
 
-def test_calls_that_give_no_metrics_are_no_trials(tmp_path: Path) -> None:
+async def test_calls_that_give_no_metrics_are_no_trials(tmp_path: Path) -> None:
     def quiet() -> str:
         """Says nothing."""
         return "done"
 
-    async def scene() -> Report:
-        async with stage(tmp_path, quiet) as runtime:
-            return await runtime.pursue(mission(proposer=repeat("world.quiet")))
-
-    report = play(scene)
+    async with stage(tmp_path, quiet) as runtime:
+        report = await runtime.pursue(mission(proposer=repeat("world.quiet")))
     assert "trials" not in report.data and "importance" not in report.data
     assert "<h2>Trials</h2>" not in report.html()
 
