@@ -252,7 +252,7 @@ def test_a_request_that_the_provider_finds_too_long_is_cut_and_sent_again(
     assert 0 < len(refusals) < 5
     assert any(cut.summary for cut in found[ConversationCompacted])
     assert all(wait.until - wait.at < 0.001 for wait in found[WaitBegan]), "it is asked again at once"
-    assert state.estimated_tokens == 0, "what is refused is not charged"
+    assert state.conversation.estimated_tokens == 0, "what is refused is not charged"
 
 
 def test_a_first_message_that_is_too_long_fails_the_mission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +511,11 @@ def test_a_model_with_too_many_notes_is_told_which_are_gone(tmp_path: Path, monk
     notes.append(calls(("pursuit__note", {"text": "one more"})))
     with scripted(monkeypatch, *notes, Reply(text="Enough.")) as endpoint:
         state, _found, _rows, _made = pursued(tmp_path, mission(proposer=OPENAI))
-    assert (len(state.notes), state.notes[0], state.notes[-1]) == (100, "note 1", "one more")
+    assert (len(state.conversation.notes), state.conversation.notes[0], state.conversation.notes[-1]) == (
+        100,
+        "note 1",
+        "one more",
+    )
     assert "noted; 100 notes are kept, so the oldest one is gone" in endpoint.prompts()[-1]
 
 

@@ -90,7 +90,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
         assert (body["service_tier"], body["top_p"]) == ("flex", 0.5)
     assert (first_answer.reasoning > 0) == (model != ANTHROPIC), "Anthropic does not count thoughts on their own"
     assert first_answer.cost_usd > 0
-    assert state.conversation.window == {OPENAI: 128_000, RESPONSES: 400_000, ANTHROPIC: 200_000}[model]
+    assert state.conversation.began.window == {OPENAI: 128_000, RESPONSES: 400_000, ANTHROPIC: 200_000}[model]
 
 
 @ALL
@@ -103,7 +103,7 @@ def test_what_the_provider_has_cached_is_counted_and_priced_as_such(
     with scripted(monkeypatch, *[long] * 5, calls(("world__step", {}))):
         state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=asked(model, stream=stream)))
     last = found[ModelAnswered][-1]
-    assert state.cached_tokens == sum(one.cached for one in found[ModelAnswered]) > 0
+    assert state.conversation.cached_tokens == sum(one.cached for one in found[ModelAnswered]) > 0
     assert last.cached > 0.6 * last.read
     fresh = last.cost_usd + 0.0
     assert fresh < found[ModelAnswered][0].cost_usd * 5, "most of it was read at the price of the cache"
@@ -413,8 +413,8 @@ def test_a_stream_that_stalls_is_given_up(model: str, tmp_path: Path, monkeypatc
     assert state.verdict_reason == "criteria_met"
     assert len(endpoint.seen) == 2
     assert found[ModelAnswered][0].answer.lost == 1
-    assert state.estimated_tokens == found[ModelAsked][0].estimate > 0, "the first one may have to be paid"
-    assert state.tokens == state.estimated_tokens + found[ModelAnswered][0].tokens
+    assert state.conversation.estimated_tokens == found[ModelAsked][0].estimate > 0, "the first one may have to be paid"
+    assert state.tokens == state.conversation.estimated_tokens + found[ModelAnswered][0].tokens
 
 
 @ALL
@@ -431,7 +431,7 @@ def test_the_token_cap_ends_a_mission_whose_provider_always_breaks_off(
         retries = Retries(tries=2, first_pause=0.001)
         state, found, _rows, _made = pursued(tmp_path, wanted, retries=retries, patience=patience)
     assert (state.status, state.verdict_reason) == ("terminated", "max_tokens")
-    assert state.tokens == state.estimated_tokens == sum(2 * one.estimate for one in found[ModelAsked])
+    assert state.tokens == state.conversation.estimated_tokens == sum(2 * one.estimate for one in found[ModelAsked])
     assert len(endpoint.seen) == 2 * len(found[ModelAsked]) > 2
     assert all(wait.lost == 2 for wait in found[WaitBegan])
 
@@ -447,7 +447,7 @@ def test_a_provider_that_hangs_is_given_up(
         state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_timeout": 0.5})
     assert state.verdict_reason == "criteria_met"
     assert "no answer within 0.5 s" in found[WaitBegan][0].detail
-    assert (found[WaitBegan][0].lost, state.estimated_tokens >= found[ModelAsked][0].estimate) == (1, True)
+    assert (found[WaitBegan][0].lost, state.conversation.estimated_tokens >= found[ModelAsked][0].estimate) == (1, True)
 
 
 @ALL
@@ -482,10 +482,12 @@ def test_the_operators_word_gives_up_a_question(
                 if word == "abort":
                     assert (state.status, state.verdict_reason) == ("terminated", "user_abort")
                     return
-                assert (state.status, state.answers) == ("paused", {})
+                assert (state.status, state.conversation.answers) == ("paused", {})
                 state = await service.run(mission_id)
                 assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
-                assert state.estimated_tokens > 0, "the first one may have to be paid, and was never counted"
+                assert state.conversation.estimated_tokens > 0, (
+                    "the first one may have to be paid, and was never counted"
+                )
 
     play(scene)
 

@@ -103,11 +103,13 @@ async def crash_and_restart(
         after = await runtime.service.state(mission_id)
         assert (after.verdict_reason, after.iteration_count) == ("max_iterations", 2)
         assert await answers_in(runtime.ledger, mission_id) == {(0, 0): 1, (0, 1): 1, (0, 2): 1, (1, 0): 1}
-        assert after.tokens - after.estimated_tokens == 50, "each answer counts once"
+        assert after.tokens - after.conversation.estimated_tokens == 50, "each answer counts once"
         twice = len(set(asked) & set(before))
         if twice:
             told = (await runtime.service.status(mission_id))["model"]
-            assert told["estimated_tokens"] == after.estimated_tokens > 0, "what was in flight is an estimate"
+            assert told["estimated_tokens"] == after.conversation.estimated_tokens > 0, (
+                "what was in flight is an estimate"
+            )
         for call in (await calls_of(runtime.ledger, mission_id)).values():
             assert len(call["settled"]) == 1
             assert world.executed[call["key"]] <= (1 if call["tool"] == "world.write" else 2)

@@ -58,7 +58,8 @@ from pursuit.problems.manifest import (
     ScoringRule,
     Visibility,
 )
-from pursuit.problems.manifest_reading import BASELINE_PROPOSERS, read_manifest
+from pursuit.problems.manifest_reading import read_manifest
+from pursuit.problems.missions import MACHINES
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.doctor import Level
 from pursuit.upstream.known_servers import known_servers
@@ -251,7 +252,7 @@ PROMISED = {
             *names_of(Limits),
             *names_of(Visibility),
         },
-        "keys of a baseline": {*names_of(Baseline), *BASELINE_PROPOSERS},
+        "keys of a baseline": {*names_of(Baseline), *MACHINES},
         "keys of a scorer": {*names_of(Scorer), *(names_of(Metric) - {"name"}), *names_of(ScoringRule)},
         "words": {*KINDS_OF_PROBLEMS, *get_args(CitationMode), *SCORER_KINDS, *get_args(Direction)},
         "shipped problems": {one.problem_id for one in ProblemCatalogue.load()},

@@ -116,7 +116,7 @@ class Affording(RuleBasedStateMachine):
         """Another process reads the stream, and thinks the same of the next question."""
         again = fold(self.events)
         assert again is not None
-        assert (again.densest, used_of(again)) == (self.state.densest, used_of(self.state))
+        assert (again.conversation.densest, used_of(again)) == (self.state.conversation.densest, used_of(self.state))
         self.state = again
 
     @invariant()

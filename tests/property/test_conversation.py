@@ -108,7 +108,7 @@ class Story:
             self.attempt = 0
         else:
             self.attempt += 1
-        if cut := min(given["cut"], max(0, len(self.state.exchanges) - 1)):
+        if cut := min(given["cut"], max(0, len(self.state.conversation.exchanges) - 1)):
             self.tell(ev.ConversationCompacted(iteration=self.index, replaced=cut, summary="It was so."))
 
     def calls(self, number: int, calls: list[Any], error: str | None, given: dict[str, Any]) -> None:

@@ -126,7 +126,7 @@ async def test_the_clients_model_is_asked_through_the_same_port(tmp_path: Path) 
         client = Client(NoAnswerYet("it rides in the next call"), STEP)
         await service.iterate(mission_id, sampler=client)
         state = await service.state(mission_id)
-        assert (state.status, state.waiting_for, state.answers) == ("waiting", "input", {})
+        assert (state.status, state.waiting_for, state.conversation.answers) == ("waiting", "input", {})
         done = await service.iterate(mission_id, sampler=client)
         assert done["iterations"][0]["verdict_reason"] == "criteria_met"
         assert [request.attempt for request in client.asked] == [0, 0]

@@ -183,9 +183,11 @@ def expected(state: MissionState, size: int) -> int:
 
     A conversation only grows, so the last request that was counted is the beginning of the next one.
     """
-    if state.counted_tokens and size >= state.counted_size:
-        return state.counted_tokens + estimate(size - state.counted_size, state.densest)
-    return estimate(size, state.densest)
+    if state.conversation.counted_tokens and size >= state.conversation.counted_size:
+        return state.conversation.counted_tokens + estimate(
+            size - state.conversation.counted_size, state.conversation.densest
+        )
+    return estimate(size, state.conversation.densest)
 
 
 def learnt(densest: float | None, *, size: int, tokens: int) -> float | None:

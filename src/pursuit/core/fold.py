@@ -132,7 +132,7 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
         if call.tool == NOTE:
-            state.notes = [*state.notes, str(call.args.get("text", ""))][-MOST_NOTES:]
+            state.conversation.notes = [*state.conversation.notes, str(call.args.get("text", ""))][-MOST_NOTES:]
     if event.outcome in ANSWERED:
         why = "reported no value" if event.outcome == "ok" else event.outcome
         state.series.reported(Gap((call.iteration, call.order), call.tool, call.call_id, why))
@@ -338,7 +338,7 @@ def _works(standing: Standing, _event: IterationProposed | TurnContinued | Model
 def _proposed(state: MissionState, event: IterationProposed) -> None:
     _works(state, event)
     state.handed_in = None
-    state.unanswered = 0
+    state.conversation.unanswered = 0
     view = script_view(state) if event.script is not None else None
     over = event.ends or bool(event.failed) or not (event.calls or event.script)
     state.open = IterationRecord(
@@ -361,7 +361,7 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
 def _continued(state: MissionState, event: TurnContinued) -> None:
     """A further answer in the same turn."""
     _works(state, event)
-    state.unanswered = 0
+    state.conversation.unanswered = 0
     if state.open is None:
         return
     state.open.planned.extend(event.calls)
@@ -378,7 +378,7 @@ def _continued(state: MissionState, event: TurnContinued) -> None:
 def _answer_led_to(state: MissionState, event: IterationProposed | TurnContinued) -> None:
     """Ties the calls to the answer that wanted them."""
     iteration = state.open
-    last = state.exchanges[-1] if state.exchanges else None
+    last = state.conversation.exchanges[-1] if state.conversation.exchanges else None
     if iteration is None or last is None or last.iteration != event.iteration or last.planned:
         return
     last.planned, last.calls = list(event.calls), iteration.calls
@@ -387,19 +387,20 @@ def _answer_led_to(state: MissionState, event: IterationProposed | TurnContinued
 
 
 def _conversation_began(state: MissionState, event: ConversationBegan) -> None:
-    state.conversation = event
+    state.conversation.began = event
 
 
 def _model_asked(state: MissionState, event: ModelAsked) -> None:
     """A request may be sent again, and that is counted: the one before was sent, too. Meanwhile the mission runs."""
+    talk = state.conversation
     _not_answered(state, 1)
-    state.in_flight = (event.estimate, event.estimate_usd)
-    state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
-    state.asked_of = event.model
-    state.question_size = event.size
-    state.tools_offered = event.tools or state.tools_offered
+    talk.in_flight = (event.estimate, event.estimate_usd)
+    talk.unanswered = talk.unanswered + 1 if event.model == talk.asked_of else 1
+    talk.asked_of = event.model
+    talk.question_size = event.size
+    talk.tools_offered = event.tools or talk.tools_offered
     if event.purpose == "turn":
-        state.asking = Exchange(
+        talk.asking = Exchange(
             iteration=event.iteration, attempt=event.attempt, said=event.said, words_told=event.words_told
         )
     _works(state, event)
@@ -407,46 +408,52 @@ def _model_asked(state: MissionState, event: ModelAsked) -> None:
 
 def _not_answered(state: MissionState, requests: int) -> None:
     """Counts requests that were sent and not answered as their estimate: the provider may charge for them."""
-    tokens, dollars = state.in_flight
+    talk = state.conversation
+    tokens, dollars = talk.in_flight
     state.tokens += requests * tokens
-    state.estimated_tokens += requests * tokens
+    talk.estimated_tokens += requests * tokens
     state.cost_usd = round(state.cost_usd + requests * dollars, 9)
-    state.in_flight = (0, 0.0)
+    talk.in_flight = (0, 0.0)
 
 
 def _model_answered(state: MissionState, event: ModelAnswered) -> None:
+    talk = state.conversation
     _count(state, event)
     state.tokens += event.tokens
-    state.cached_tokens += event.cached
+    talk.cached_tokens += event.cached
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
     state.unpriced = state.unpriced or (event.error is None and event.cost_usd is None)
-    state.densest = learnt(state.densest, size=state.question_size, tokens=event.read)
+    talk.densest = learnt(talk.densest, size=talk.question_size, tokens=event.read)
     _not_answered(state, event.lost)
-    state.unanswered = 0
+    talk.unanswered = 0
     if event.error is None:
-        state.outages = 0
+        talk.outages = 0
     if event.purpose == "summary":
         return
-    state.answers[event.attempt] = event
-    asked, state.asking = state.asking, None
+    talk.answers[event.attempt] = event
+    asked, talk.asking = talk.asking, None
     if event.error is not None:
         return
     if event.read:
-        state.counted_size, state.counted_tokens = state.question_size, event.read
-    if state.conversation is not None and asked is not None:
-        state.words_told = asked.words_told
+        talk.counted_size, talk.counted_tokens = (
+            talk.question_size,
+            event.read,
+        )
+    if talk.began is not None and asked is not None:
+        talk.words_told = asked.words_told
         asked.answered = event
-        state.exchanges.append(asked)
+        talk.exchanges.append(asked)
 
 
 def _compacted(state: MissionState, event: ConversationCompacted) -> None:
     """Forgets the exchanges that the summary replaces; the size of the next request is not known from the last."""
-    del state.exchanges[: event.replaced]
-    state.compactions += 1
+    talk = state.conversation
+    del talk.exchanges[: event.replaced]
+    talk.compactions += 1
     if event.summary:
-        state.summary, state.notes_then = event.summary, list(state.notes)
-    state.trimmed.update(event.trimmed)
-    state.counted_size = state.counted_tokens = 0
+        talk.summary, talk.notes_then = event.summary, list(talk.notes)
+    talk.trimmed.update(event.trimmed)
+    talk.counted_size = talk.counted_tokens = 0
 
 
 def _approval(state: MissionState, event: ApprovalAsked | ApprovalExpired | ApprovalAnswered | ApprovalShown) -> None:
@@ -477,8 +484,8 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     _count(state, event)
     iteration, state.open = state.open, None
     state.approvals.end_iteration()
-    state.answers = {}
-    state.fallback = 0
+    state.conversation.answers = {}
+    state.conversation.fallback = 0
     _stands_iterated(state, event)
     state.last_ended = event
     if not state.terminal:
@@ -551,6 +558,7 @@ def _warned(state: MissionState, event: MissionWarned) -> None:
 
 
 def _wait_began(state: MissionState, event: WaitBegan) -> None:
+    talk = state.conversation
     _count(state, event)
     _stands_waiting(state, event)
     if event.waiting_for == "approval" and state.facts.tools:
@@ -558,12 +566,12 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
     if event.waiting_for in ("model", "input", "budget"):
         _not_answered(state, event.lost)  # nothing is in flight any more, and what was refused is not charged
     if event.waiting_for == "model":
-        state.outages += 1
-        state.fallback = state.fallback if event.fallback is None else event.fallback
-        if event.window is not None and state.asked_of is not None:
-            state.windows[state.asked_of] = event.window
-        if event.not_before is not None and state.asked_of is not None:
-            state.not_before[state.asked_of] = event.not_before
+        talk.outages += 1
+        talk.fallback = talk.fallback if event.fallback is None else event.fallback
+        if event.window is not None and talk.asked_of is not None:
+            talk.windows[talk.asked_of] = event.window
+        if event.not_before is not None and talk.asked_of is not None:
+            talk.not_before[talk.asked_of] = event.not_before
 
 
 def _stands_waiting(standing: Standing, event: WaitBegan) -> None:
@@ -630,7 +638,7 @@ def _end_wait(state: MissionState, event: OperatorEvent) -> None:
 def _resumed(state: MissionState, event: MissionResumed) -> None:
     _hear(state, event)
     if event.model is not None:
-        state.mission, state.fallback = state.mission.with_model(event.model), 0
+        state.mission, state.conversation.fallback = state.mission.with_model(event.model), 0
     if event.reopens and state.can_go_on:
         state.no_progress, state.trail = 0, {}
     _stands_resumed(state, event)

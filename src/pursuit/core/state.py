@@ -212,6 +212,50 @@ class Exchange(msgspec.Struct, kw_only=True, gc=False):
     """The iteration whose script the answer is, if it is one."""
 
 
+@dataclass(slots=True)
+class Conversation:
+    """What only a proposer with a language model remembers: what it asked, and what the model and its provider said."""
+
+    answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
+    """The answers of a language model in this iteration, or for the one that has not begun yet, by attempt."""
+    began: ConversationBegan | None = None
+    asking: Exchange | None = None
+    """The request that has no answer yet."""
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    """The conversation since the last summary."""
+    summary: str = ""
+    compactions: int = 0
+    trimmed: set[str] = field(default_factory=set[str])
+    notes: list[str] = field(default_factory=list[str])
+    notes_then: list[str] = field(default_factory=list[str])
+    """The notes when the summary was written; later ones are in the conversation."""
+    words_told: int = 0
+    """How many of the words of the operator the model has been told."""
+    outages: int = 0
+    """How often in a row no model could be reached."""
+    windows: dict[str, int] = field(default_factory=dict[str, int])
+    """The windows of models that refused a request as too long, as far as that tells."""
+    not_before: dict[str, float] = field(default_factory=dict[str, float])
+    """When the providers of models want to be asked again that were busy."""
+    fallback: int = 0
+    """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
+    tools_offered: str | None = None
+    cached_tokens: int = 0
+    in_flight: tuple[int, float] = (0, 0.0)
+    """The estimated tokens and dollars of the request that was sent and has no outcome."""
+    estimated_tokens: int = 0
+    """Those of `tokens` that are estimates: of requests that were sent and not answered."""
+    asked_of: str | None = None
+    unanswered: int = 0
+    """How often in a row the same model was asked the current question, without an answer."""
+    question_size: int = 0
+    counted_size: int = 0
+    counted_tokens: int = 0
+    """The bytes and the tokens of the last request that was counted; zero where the conversation was cut since."""
+    densest: float | None = None
+    """The most tokens per byte of a question that was answered so far."""
+
+
 _EMPTY = hashlib.sha256()
 
 
@@ -346,45 +390,9 @@ class MissionState(Standing):
     host: str | None = None
     """The machine of the last driver."""
     handed_in: dict[str, Any] | None = None
-    answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
-    """The answers of a language model in this iteration, or for the one that has not begun yet, by attempt."""
-    conversation: ConversationBegan | None = None
-    asking: Exchange | None = None
-    """The request that has no answer yet."""
-    exchanges: list[Exchange] = field(default_factory=list[Exchange])
-    """The conversation since the last summary."""
-    summary: str = ""
-    compactions: int = 0
-    trimmed: set[str] = field(default_factory=set[str])
-    notes: list[str] = field(default_factory=list[str])
-    notes_then: list[str] = field(default_factory=list[str])
-    """The notes when the summary was written; later ones are in the conversation."""
+    conversation: Conversation = field(default_factory=Conversation)
     words: list[str] = field(default_factory=list[str])
-    """What the operator said; the model has been told the first `words_told` of it."""
-    words_told: int = 0
-    outages: int = 0
-    """How often in a row no model could be reached."""
-    windows: dict[str, int] = field(default_factory=dict[str, int])
-    """The windows of models that refused a request as too long, as far as that tells."""
-    not_before: dict[str, float] = field(default_factory=dict[str, float])
-    """When the providers of models want to be asked again that were busy."""
-    fallback: int = 0
-    """Which of the models is asked in this iteration: 0 is the mission's own, then its fallbacks."""
-    tools_offered: str | None = None
-    cached_tokens: int = 0
-    in_flight: tuple[int, float] = (0, 0.0)
-    """The estimated tokens and dollars of the request that was sent and has no outcome."""
-    estimated_tokens: int = 0
-    """Those of `tokens` that are estimates: of requests that were sent and not answered."""
-    asked_of: str | None = None
-    unanswered: int = 0
-    """How often in a row the same model was asked the current question, without an answer."""
-    question_size: int = 0
-    counted_size: int = 0
-    counted_tokens: int = 0
-    """The bytes and the tokens of the last request that was counted; zero where the conversation was cut since."""
-    densest: float | None = None
-    """The most tokens per byte of a question that was answered so far."""
+    """What the operator said."""
     open: IterationRecord | None = None
     last: IterationRecord | None = None
     last_ended: IterationEnded | None = None

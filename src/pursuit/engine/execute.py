@@ -253,7 +253,7 @@ async def _run_command(run: Run, call: CallRecord) -> ToolResult:
 async def own_result(run: Run, call: CallRecord) -> ToolResult:
     """The result of a tool of our own: a note is kept by the fold; a part of a long result comes from the ledger."""
     if call.tool == NOTE:
-        full = len(run.state.notes) >= MOST_NOTES
+        full = len(run.state.conversation.notes) >= MOST_NOTES
         return _said(f"noted; {MOST_NOTES} notes are kept, so the oldest one is gone" if full else "noted")
     wanted, offset = str(call.args.get("call_id", "")), call.args.get("offset", 0)
     whole = wanted if wanted.startswith(f"{run.mission_id}:") else f"{run.mission_id}:{wanted}"

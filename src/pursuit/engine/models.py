@@ -146,7 +146,7 @@ class RecordedModel(WrappedModel):
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """The recorded answer to this request of this iteration, or a new one. Raises `OutOfBudget`, too."""
-        known = self.run.state.answers.get(request.attempt) if request.purpose == "turn" else None
+        known = self.run.state.conversation.answers.get(request.attempt) if request.purpose == "turn" else None
         if known is None:
             if await self.run.held():
                 raise NoAnswerYet("the mission was stopped")
@@ -177,7 +177,7 @@ class RecordedModel(WrappedModel):
             estimate_usd=dollars,
             said=request.said,
             words_told=request.words_told,
-            tools=None if tools == state.tools_offered else tools,
+            tools=None if tools == state.conversation.tools_offered else tools,
             purpose=request.purpose,
         )
         began = ConversationBegan(at=now, system=request.system, first=request.first, window=request.window)
@@ -185,7 +185,7 @@ class RecordedModel(WrappedModel):
         def intend(state: MissionState) -> Sequence[Event]:
             if state.stopped:
                 return ()
-            return [asked] if state.conversation is not None else [began, asked]
+            return [asked] if state.conversation.began is not None else [began, asked]
 
         blobs = {} if asked.tools is None else {tools: request.tools_body}
         if not await self.run.journal.record(intend, blobs):

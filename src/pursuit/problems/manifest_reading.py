@@ -13,18 +13,17 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from posixpath import normpath
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from pursuit.config.files import as_table, parse_toml, read_text, unreadable
 from pursuit.config.servers import ServerConfig, parse_servers
-from pursuit.core.base_model import Broken, Filled, InputModel, TableModel, faults_of, nearest
-from pursuit.core.patterns import SyntaxProblem, checked_script
-from pursuit.core.proposing import settings_type
+from pursuit.core.base_model import faults_of
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file, text_of
+from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file
 from pursuit.problems.manifest import UPSTREAM, Manifest, digest_of
+from pursuit.problems.missions import baseline_faults
 from pursuit.problems.scorer_reading import (
     Wrong,
     command_fault,
@@ -86,7 +85,6 @@ PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 ID_WORDS = "lower-case letters, digits, '.', '_' and '-', at most 64"
 TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
 _ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
-BASELINE_PROPOSERS = ("search", "script")
 SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
 LARGEST_SCHEMA = 128 * 1024
 LONGEST_TITLE, LONGEST_SUMMARY, LONGEST_STATEMENT = 120, 500, 64_000
@@ -144,7 +142,7 @@ def _rules(given: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
     yield from _submission(given)
     yield from _budget(given)
     yield from _repository(given, folder)
-    yield from _baseline(given, folder)
+    yield from baseline_faults(table_of(given, "baseline"), folder)
     if kind == "mcp" and "server" not in given:
         yield "server", "is missing; a problem of kind mcp has one"
     if (kind == "coding") != ("repository" in given):
@@ -298,59 +296,3 @@ def _repository(given: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
     path = given_text(table_of(given, "repository"), "path")
     if path is not None and not is_folder(folder, path):
         yield "repository.path", f"there is no folder {path[:80]!r}"
-
-
-class ScriptBaseline(TableModel):
-    """A script that solves the problem: a file beside the manifest, or the text itself."""
-
-    kind: Literal["script"]
-    file: Filled | None = None
-    script: Filled | None = None
-
-    @classmethod
-    def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
-        """One of the two."""
-        if ("file" in given) == ("script" in given):
-            yield Broken("give exactly one of file and script", "file")
-
-
-def _baseline(given: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
-    proposer = as_table(table_of(given, "baseline").get("proposer"))
-    if proposer is None:
-        return
-    wrong = list[Wrong]()
-    match proposer.get("kind"):
-        case "script":
-            wrong = [*_faults(ScriptBaseline, proposer), *_script(proposer, folder)]
-        case "search" if "tool" not in proposer and "tool_name" not in proposer:
-            wrong = [("tool", "is missing; name the tool whose arguments are searched")]
-        case "search":
-            found = settings_type("search")
-            wrong = [] if found is None else _faults(found, proposer)
-        case other:
-            words = f"{str(other)[:100]!r} is none of" if "kind" in proposer else "is missing; give one of"
-            hint = nearest(str(other), BASELINE_PROPOSERS)
-            wrong = [("kind", f"{words} {', '.join(BASELINE_PROPOSERS)}{hint}")]
-    yield from ((f"baseline.proposer.{at}", why) for at, why in wrong)
-
-
-def _faults(model: type[InputModel], table: Mapping[str, Any]) -> list[Wrong]:
-    try:
-        model.model_validate(dict(table))
-    except ValidationError as error:
-        return [(fault.field, fault.reason) for fault in faults_of(error, model)]
-    return []
-
-
-def _script(proposer: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
-    """Why the script cannot be read, or is none."""
-    file, script = given_text(proposer, "file"), given_text(proposer, "script")
-    if file is not None:
-        path = file_of(folder, file)
-        script = None if isinstance(path, str) else text_of(path)
-        if script is None:
-            yield "file", path if isinstance(path, str) else f"{file!r} is no text that could be a script"
-    try:
-        checked_script(script or "pass")
-    except SyntaxProblem as problem:
-        yield "script" if file is None else "file", str(problem)

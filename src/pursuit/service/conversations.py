@@ -123,9 +123,9 @@ class Conversations:
         state: MissionState | None = None
         asker: AskModel | None = None
         for place, event in enumerate(events):
-            if isinstance(event, ModelAsked) and state is not None and state.conversation is not None:
+            if isinstance(event, ModelAsked) and state is not None and state.conversation.began is not None:
                 if event.tools is not None or asker is None:
-                    state.tools_offered = event.tools or state.tools_offered
+                    state.conversation.tools_offered = event.tools or state.conversation.tools_offered
                     asker = await self._asker(mission_id, state)
                 key = (event.iteration, event.attempt)
                 if event.purpose == "turn" and last[key] == place:
@@ -139,7 +139,7 @@ class Conversations:
     async def _summary(self, mission_id: str, state: MissionState, model: str) -> list[ModelRequest]:
         """The request for a summary, which the same state and the same window give again."""
         found: list[ModelRequest] = []
-        window = None if state.conversation is None else state.conversation.window
+        window = None if state.conversation.began is None else state.conversation.began.window
         unsent = _Unsent(NoSampler(name=model, terms=Terms(window=window)), state, found)
         means = replace(await self._means(mission_id, state), compact=_not_cut)
         await AskModel(_asked(mission_id, state), [unsent], means, room=1 << 30).propose(state, ())
@@ -184,7 +184,11 @@ class Conversations:
 
     async def _tools(self, state: MissionState) -> list[OfferedTool]:
         """The tools that the model was offered, or those that it is offered first."""
-        body = None if state.tools_offered is None else await self.ledger.blob(state.tools_offered)
+        body = (
+            None
+            if state.conversation.tools_offered is None
+            else await self.ledger.blob(state.conversation.tools_offered)
+        )
         if body is None:
             return offered(state, await self.driver.source.tools_for(state.tools, state.mission.policy, state.callers))
         names = ToolNames([*state.tools, *OWN_TOOLS])

@@ -220,7 +220,7 @@ def status_of(mission_id: str, state: MissionState, seconds: float | None = None
         "report": f"mission://{mission_id}/report" if state.report is not None else None,
         "parent": state.parent,
         "children": children_rows(state) or None,
-        "notes": state.notes or None,
+        "notes": state.conversation.notes or None,
         "model": _model_row(state),
         "best_point": best_row(state.best_points.best()),
         "mode": state.mode,
@@ -252,10 +252,16 @@ def status_of(mission_id: str, state: MissionState, seconds: float | None = None
 
 def _model_row(state: MissionState) -> dict[str, Any] | None:
     """What the language model used beyond the budget's sums; `estimated` were sent and not answered."""
-    if state.conversation is None:
+    if state.conversation.began is None:
         return None
-    row = {"name": state.asked_of, "cached_tokens": state.cached_tokens, "requests_kept": len(state.exchanges)}
-    return row | ({"estimated_tokens": state.estimated_tokens} if state.estimated_tokens else {})
+    row = {
+        "name": state.conversation.asked_of,
+        "cached_tokens": state.conversation.cached_tokens,
+        "requests_kept": len(state.conversation.exchanges),
+    }
+    return row | (
+        {"estimated_tokens": state.conversation.estimated_tokens} if state.conversation.estimated_tokens else {}
+    )
 
 
 def approval_row(asked: Approval) -> dict[str, Any]:

@@ -455,7 +455,7 @@ def _now(state: MissionState, status: str) -> dict[str, Any]:
     return {
         "rationale": None if state.open is None else state.open.proposed.rationale,
         "calls": [{"call_id": one.call_id, "tool": one.tool, "iteration": one.iteration} for one in calls],
-        "model": state.asked_of if state.asking is not None else None,
+        "model": state.conversation.asked_of if state.conversation.asking is not None else None,
     }
 
 

@@ -391,7 +391,7 @@ class _Counted(WrappedModel):
         answer = await limit.bound(self.model.answer(request))
         if answer is None:
             raise NoAnswer(f"{self.name}: {limit.why()}")
-        state.densest = learnt(state.densest, size=request.size, tokens=answer.input_tokens)
+        state.conversation.densest = learnt(state.conversation.densest, size=request.size, tokens=answer.input_tokens)
         state.tokens += answer.input_tokens + answer.output_tokens
         state.cost_usd = round(state.cost_usd + (answer.cost_usd or 0.0), 9)
         self.spent.unpriced = self.spent.unpriced or answer.cost_usd is None

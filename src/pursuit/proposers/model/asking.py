@@ -173,11 +173,11 @@ class AskModel(Proposer):
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
         """What the model wants to do next, at the beginning of an iteration or in the middle of its turn."""
-        place = min(self._order(state.fallback), key=self._rests(state).__getitem__)
+        place = min(self._order(state.conversation.fallback), key=self._rests(state).__getitem__)
         model = self._models[place]
         try:
             request = await self.request(state)
-            if request.attempt not in state.answers:
+            if request.attempt not in state.conversation.answers:
                 request = await self._fitting(state, model, request)
             return self._turn(state, await model.answer(request), request)
         except OutOfBudget as spent:
@@ -193,7 +193,7 @@ class AskModel(Proposer):
 
     async def request(self, state: MissionState, *, said: str | None = None) -> ModelRequest:
         """The next request; `said` is what is told at the end, if it is known."""
-        began = state.conversation
+        began = state.conversation.began
         scripted = state.mission.allow_scripted_strategies
         if began is None:
             script = SCRIPT if scripted else None
@@ -224,7 +224,7 @@ class AskModel(Proposer):
             first=first,
             said=said,
             words_told=len(state.words),
-            compactions=state.compactions,
+            compactions=state.conversation.compactions,
             window=self._window(state, self._models[0]),
             stream=model is not None and model.stream,
             settings={} if model is None else model.settings,
@@ -242,7 +242,7 @@ class AskModel(Proposer):
     def _window(self, state: MissionState, model: LanguageModel) -> int:
         known = None if model.terms is None else model.terms.window
         told = self._settings.window or known or WINDOW
-        return min(told, state.windows.get(model.name, told))
+        return min(told, state.conversation.windows.get(model.name, told))
 
     def _order(self, first: int) -> list[int]:
         """The models from this one on, all of them."""
@@ -252,7 +252,7 @@ class AskModel(Proposer):
     def _rests(self, state: MissionState) -> list[float]:
         """For how many seconds from now the provider of each model wants to be left alone."""
         now = self._means.now()
-        return [max(state.not_before.get(model.name, now) - now, 0.0) for model in self._models]
+        return [max(state.conversation.not_before.get(model.name, now) - now, 0.0) for model in self._models]
 
     def _later(self, state: MissionState, place: int, outage: Unreachable) -> Waiting:
         """When the model is asked again.
@@ -261,7 +261,7 @@ class AskModel(Proposer):
         model is asked that may be.
         """
         pause, after = self._pause(state), outage.after or 0.0
-        if len(self._models) == 1 or (state.unanswered % self._patience.failures and after <= pause):
+        if len(self._models) == 1 or (state.conversation.unanswered % self._patience.failures and after <= pause):
             return Waiting("model", str(outage), until=max(pause, after), lost=outage.lost, after=outage.after)
         following, pause = self._following(state, place, after)
         return Waiting("model", str(outage), until=pause, fallback=following, lost=outage.lost, after=outage.after)
@@ -280,7 +280,7 @@ class AskModel(Proposer):
         return following, max(rests[following], self._pause(state) if following <= place else 0.0)
 
     def _pause(self, state: MissionState) -> float:
-        doubled = self._patience.first_pause * 2 ** min(state.outages // len(self._models), 30)
+        doubled = self._patience.first_pause * 2 ** min(state.conversation.outages // len(self._models), 30)
         return min(doubled, self._patience.longest_pause)
 
     async def _rejected(self, state: MissionState, place: int, error: Rejected) -> Waiting | Blocked:
@@ -289,10 +289,10 @@ class AskModel(Proposer):
         If it is too long, or may have an image that the provider cannot read, it is cut and sent again. A fallback
         that refuses is skipped. The mission's own model must be repaired by the operator.
         """
-        if self._means.compact is not None and state.outages < self._patience.cuts:
+        if self._means.compact is not None and state.conversation.outages < self._patience.cuts:
             if error.kind == "length":
                 narrower = self._patience.narrower
-                sent = min(self._window(state, self._models[place]), expected(state, state.question_size))
+                sent = min(self._window(state, self._models[place]), expected(state, state.conversation.question_size))
                 return Waiting("model", str(error), until=0.0, lost=error.lost, window=int(sent * narrower))
             shown = _results(state, await self.request(state))
             if error.kind == "content" and (media := [call_id for call_id, one in shown.items() if one.media]):
@@ -366,7 +366,7 @@ class AskModel(Proposer):
         window = self._window(state, model)
         most = int(window * self._patience.full)
         while self._means.compact is not None and (tokens := expected(state, request.size)) > most:
-            older = len(state.exchanges) - self._kept(state, request, window)
+            older = len(state.conversation.exchanges) - self._kept(state, request, window)
             trimmed = self._large_results(state, request, older)
             if trimmed and tokens - sum(trimmed.values()) // CHARACTERS < most * 3 // 4:
                 await self._trim(state, trimmed)
@@ -386,12 +386,12 @@ class AskModel(Proposer):
     def _kept(self, state: MissionState, request: ModelRequest, window: int) -> int:
         """How many of the newest exchanges stay, by what is shown of them; at least the last one."""
         sizes = self._transcript.sizes
-        rest = estimate(request.size - sum(sizes), state.densest)
+        rest = estimate(request.size - sum(sizes), state.conversation.densest)
         room = min(int(window * self._patience.kept), int(window * self._patience.full) - rest)
         shown = kept = 0
         for size in reversed(sizes):
             shown += size
-            if kept and estimate(shown, state.densest) > room:
+            if kept and estimate(shown, state.conversation.densest) > room:
                 break
             kept += 1
         return kept
@@ -406,10 +406,10 @@ class AskModel(Proposer):
 
     async def _summarise(self, state: MissionState, model: LanguageModel, request: ModelRequest, replaced: int) -> None:
         """Lets the model write the summary that replaces the oldest exchanges; it is recorded with its answer."""
-        first = "" if state.conversation is None else state.conversation.first
+        first = "" if state.conversation.began is None else state.conversation.began.first
         window = self._window(state, model)
         tokens = min(int(window * self._patience.full), window - request.max_tokens)
-        room = bytes_of(tokens, state.densest) - (request.size - request.measured.size)
+        room = bytes_of(tokens, state.conversation.densest) - (request.size - request.measured.size)
         messages, measured = await self._transcript.oldest(state, first, SUMMARISE, count=replaced, room=room)
         await model.answer(
             replace(request, messages=messages, measured=measured, said=SUMMARISE, purpose="summary", replaces=replaced)
@@ -421,15 +421,15 @@ def _results(state: MissionState, request: ModelRequest, older: int | None = Non
     shown = {one.call_id: one for one in request.messages if isinstance(one, ToolMessage)}
     return {
         planned.call_id: shown[planned.wanted_id]
-        for exchange in state.exchanges[:older]
+        for exchange in state.conversation.exchanges[:older]
         for planned in exchange.planned
-        if planned.wanted_id in shown and planned.call_id not in state.trimmed
+        if planned.wanted_id in shown and planned.call_id not in state.conversation.trimmed
     }
 
 
 def _attempt(state: MissionState) -> int:
     """The number of the next request; one whose answer is recorded, but not what follows from it, is not repeated."""
-    answers = state.answers
+    answers = state.conversation.answers
     if state.open is None:
         return max(answers, default=0)
     return state.open.requests

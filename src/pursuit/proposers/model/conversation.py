@@ -154,7 +154,7 @@ def quoted(text: str) -> str:
 
 def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str], str]) -> str:
     """What changed since the model was last told: how all stands if an iteration begins, else what runs out."""
-    words = [f"The operator says: {word}" for word in state.words[state.words_told :]]
+    words = [f"The operator says: {word}" for word in state.words[state.conversation.words_told :]]
     if state.open is not None:
         return "\n".join([*_running_out(state), *words])
     say = _renamed(tools, name_of)
@@ -231,7 +231,7 @@ def _running_out(state: MissionState) -> list[str]:
     low = {name for name, cap in state.budget.items() if cap != -1 and used[name] >= LOW * cap}
     if not low:
         return []
-    now = takewhile(lambda one: one.iteration == state.current_index, reversed(state.exchanges))
+    now = takewhile(lambda one: one.iteration == state.current_index, reversed(state.conversation.exchanges))
     told = "\n".join(one.said for one in now)
     rows = {name: f"Running out: {row}" for name, row in _budget(state).items() if name in low}
     return [row for name, row in rows.items() if f"Running out: {name} " not in told]
@@ -358,10 +358,12 @@ class Prefix:
 
     def fits(self, state: MissionState, begins: tuple[str, ...]) -> bool:
         """Whether the messages are those of this very state: it only grows, until it is cut."""
-        if (self.begins, self.compactions) != (begins, state.compactions):
+        if (self.begins, self.compactions) != (begins, state.conversation.compactions):
             return False
         made = len(self.sizes)
-        return not made or (made < len(state.exchanges) and state.exchanges[made - 1] is self.last)
+        return not made or (
+            made < len(state.conversation.exchanges) and state.conversation.exchanges[made - 1] is self.last
+        )
 
     def add(self, exchange: Exchange, messages: list[Message], texts: list[str]) -> None:
         """Adds the messages of the next exchange."""
@@ -409,15 +411,15 @@ class Transcript:
         begins = (first, self._read)
         prefix = self._prefixes.take(self._mission_id)
         if prefix is None or not prefix.fits(state, begins):
-            prefix = Prefix(begins=begins, compactions=state.compactions, texts=_opening(state, first))
-        while len(prefix.sizes) < len(state.exchanges) - 1:  # the calls of the last one may still run
-            exchange = state.exchanges[len(prefix.sizes)]
+            prefix = Prefix(begins=begins, compactions=state.conversation.compactions, texts=_opening(state, first))
+        while len(prefix.sizes) < len(state.conversation.exchanges) - 1:  # the calls of the last one may still run
+            exchange = state.conversation.exchanges[len(prefix.sizes)]
             prefix.add(exchange, *await self._add(state, exchange, prefix.texts))
         messages, texts = [], prefix.texts
-        if state.exchanges:
-            messages, texts = await self._add(state, state.exchanges[-1], texts)
+        if state.conversation.exchanges:
+            messages, texts = await self._add(state, state.conversation.exchanges[-1], texts)
         measured = MeasuredRequest(prefix.measured).add(messages)
-        self.sizes = [*prefix.sizes, measured.size - prefix.measured.size] if state.exchanges else ()
+        self.sizes = [*prefix.sizes, measured.size - prefix.measured.size] if state.conversation.exchanges else ()
         texts = [*texts, said] if said else texts
         end = [UserMessage("\n\n".join(texts))] if texts else []
         self._prefixes.give(self._mission_id, prefix)
@@ -434,7 +436,7 @@ class Transcript:
         while True:
             messages: list[Message] = []
             texts = _opening(state, first)
-            for exchange in state.exchanges[start:count]:
+            for exchange in state.conversation.exchanges[start:count]:
                 made, texts = await self._add(state, exchange, texts, longest)
                 messages += made
             messages.append(UserMessage("\n\n".join([*texts, said])))
@@ -466,7 +468,7 @@ class Transcript:
 
     def _most_of_a_result(self, state: MissionState, calls: int) -> int:
         """How many characters of each result of one answer are shown."""
-        window = state.conversation.window if state.conversation is not None else 0
+        window = state.conversation.began.window if state.conversation.began is not None else 0
         share = int((window or WINDOW) * RESULTS_SHARE) // max(calls, 1)
         return max(min(self._result_tokens, share) * CHARACTERS, LEAST_RESULT)
 
@@ -489,7 +491,7 @@ class Transcript:
         if result is not None and record.outcome == "ok":
             media = result_text(result)[1]
         number = short_id(record.call_id)
-        if record.call_id in state.trimmed:
+        if record.call_id in state.conversation.trimmed:
             read = f'{self._read} with call_id "{number}" shows it'
             left = [f"[{len(text)} characters, left out since; {read}]"] if text else []
             left += [f"[{one.type}, left out since]" for one in media]
@@ -513,10 +515,10 @@ def _shortened(result: ToolMessage, longest: int) -> ToolMessage:
 
 def _opening(state: MissionState, first: str) -> list[str]:
     """What the conversation begins with: the first message and, once it was cut, the summary and the notes of then."""
-    if not state.summary:
+    if not state.conversation.summary:
         return [first]
-    texts = [first, f"# What happened so far, in your own words\n\n{quoted(state.summary)}"]
-    notes = "\n".join(quoted(f"- {note}") for note in state.notes_then)
+    texts = [first, f"# What happened so far, in your own words\n\n{quoted(state.conversation.summary)}"]
+    notes = "\n".join(quoted(f"- {note}") for note in state.conversation.notes_then)
     return [*texts, f"# Your notes\n\n{notes}"] if notes else texts
 
 

@@ -99,7 +99,9 @@ class Elicitation:
             brought={} if answers is None else answers.samples,
             may_ask=self._has_a_round(ctx, mission_id),
             # A client that comes back with answers does answer.
-            unanswered=state.unanswered if answers is None and state.asked_of == CarriedModel.name else 0,
+            unanswered=state.conversation.unanswered
+            if answers is None and state.conversation.asked_of == CarriedModel.name
+            else 0,
         )
 
     def _has_a_round(self, ctx: Context, mission_id: str) -> bool:
@@ -187,7 +189,7 @@ class Elicitation:
     async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
         """Whether one of these questions still waits for an answer."""
         state = await self._state_of(mission_id)
-        asked = question_names(state.current_index, len(state.answers), state.compactions)
+        asked = question_names(state.current_index, len(state.conversation.answers), state.conversation.compactions)
         if not state.terminal and set(questions) & set(asked.values()):
             return True
         return any(one.approval_id in questions for one in await self._approvals.open(mission_id))
