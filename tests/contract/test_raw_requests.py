@@ -189,9 +189,6 @@ def test_every_question_of_the_server_gets_an_answer_or_a_proper_error(way: str)
         assert (await asked(upstream, "roots/list"))["result"] == {"roots": []}
         for method in ("sampling/createMessage", "elicitation/create", "x/unknown"):
             assert (await asked(upstream, method))["error"]["code"] == -32601
-        root = {"uri": "file:///x", "x-kept": None}
-        async with upstream.lease(ClientFeatures(capabilities={"roots": {}}, roots=[root])) as talk:
-            assert (await asked(talk, "roots/list"))["result"] == {"roots": [root]}
 
     run(way, main)
 

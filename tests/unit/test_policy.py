@@ -23,12 +23,7 @@ from pursuit.policy.rules import (
     parse_mode,
 )
 from pursuit.policy.traits import (
-    is_mcp_tool,
     tool_approval_description,
-    tool_is_destructive,
-    tool_is_idempotent,
-    tool_is_parallel_safe,
-    tool_is_read_only,
 )
 
 SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
@@ -293,18 +288,6 @@ def test_a_policy_is_for_pursuit_toml_only(tmp_path: Path) -> None:
     with pytest.raises(ValidationFailed) as caught:
         load_configuration(tmp_path / "mcp.json")
     assert [fault.field for fault in caught.value.faults] == ["policy"]
-
-
-def test_predicates() -> None:
-    reads, unknown = tool(traits=SAFE), tool(local=True)
-    for predicate, of_reads, of_unknown in (
-        (tool_is_read_only, True, False),
-        (tool_is_parallel_safe, True, False),
-        (tool_is_idempotent, True, False),
-        (tool_is_destructive, False, True),
-        (is_mcp_tool, True, False),
-    ):
-        assert (predicate(reads), predicate(unknown)) == (of_reads, of_unknown), predicate
 
 
 def test_the_question_to_a_person() -> None:

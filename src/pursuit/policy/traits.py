@@ -129,36 +129,11 @@ LONGEST_FORM = 32_000
 """A question is put to a client's user only if its whole text is not longer: a form has no way to show the rest."""
 
 
-def is_mcp_tool(tool: Tool) -> bool:
-    """Whether it is a tool of an MCP server, and not a Python function of this process."""
-    return not tool.local
-
-
-def tool_is_read_only(tool: Tool) -> bool:
-    """Whether it changes nothing."""
-    return tool.traits.read_only
-
-
-def tool_is_parallel_safe(tool: Tool) -> bool:
-    """Whether it may run beside other calls."""
-    return tool.traits.parallel_safe
-
-
-def tool_is_idempotent(tool: Tool) -> bool:
-    """Whether doing it twice is the same as doing it once."""
-    return tool.traits.idempotent
-
-
-def tool_is_destructive(tool: Tool) -> bool:
-    """Whether it may destroy something."""
-    return tool.traits.destructive
-
-
 def effect(tool: Tool) -> str:
     """What it may do, in one word: reads, writes or destroys."""
-    if tool_is_read_only(tool):
+    if tool.traits.read_only:
         return "reads"
-    return "destroys" if tool_is_destructive(tool) else "writes"
+    return "destroys" if tool.traits.destructive else "writes"
 
 
 def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str) -> str:

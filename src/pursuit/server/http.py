@@ -130,12 +130,14 @@ class _TooMuchUnread(Exception):
 class WholeRequests:
     """ASGI middleware that hands a POST on when it has arrived whole, and ends one that does not in time.
 
-    The bodies that have not arrived are bounded together: many clients cannot fill the memory with half requests.
+    The bodies that have not arrived are bounded together: many clients cannot fill the memory with half requests. With
+    `any_text` lone surrogates in JSON are replaced, which the SDK cannot read in the 2025 era.
     """
 
-    def __init__(self, app: ASGIApp, limits: MessageLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: MessageLimits, *, any_text: bool = False) -> None:
         self._app = app
         self._limits = limits
+        self._any_text = any_text
         self._unread = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -161,7 +163,12 @@ class WholeRequests:
             refused = PlainTextResponse(refusal[1], status_code=refusal[0], headers={"Connection": "close"})
             await refused(scope, receive, send)
             return
-        whole: Message | None = {"type": "http.request", "body": bytes(body), "more_body": len(body) > MOST_BYTES}
+        arrived, too_long = bytes(body), len(body) > MOST_BYTES
+        # The SDK reads requests of 2026-07-28 in another way, which takes surrogates.
+        modern = Headers(scope=scope).get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS
+        if self._any_text and not modern and not too_long and SURROGATE.search(arrived):
+            arrived = _without_surrogates(arrived)
+        whole: Message | None = {"type": "http.request", "body": arrived, "more_body": too_long}
 
         async def replay() -> Message:
             nonlocal whole
@@ -186,43 +193,6 @@ class WholeRequests:
                 return True
             if self._unread > self._limits.unread:
                 raise _TooMuchUnread
-
-
-class SurrogateBodies:
-    """ASGI middleware that replaces lone surrogates in JSON bodies, which the SDK cannot read in the 2025 era.
-
-    Any other body arrives as it came, and a body longer than the SDK takes is not kept.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request."""
-        other = scope["type"] != "http" or scope["method"] != "POST"
-        # The SDK reads requests of 2026-07-28 in another way, which takes surrogates.
-        if other or Headers(scope=scope).get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS:
-            await self._app(scope, receive, send)
-            return
-        read = False
-
-        async def whole_body() -> Message:
-            nonlocal read
-            if read:
-                return await receive()
-            read = True
-            body, more = b"", True
-            while more and len(body) <= MOST_BYTES:
-                message = await receive()
-                if message["type"] != "http.request":
-                    return message
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-            if not more and SURROGATE.search(body):
-                body = _without_surrogates(body)
-            return {"type": "http.request", "body": body, "more_body": more}
-
-        await self._app(scope, whole_body, send)
 
 
 def _without_surrogates(body: bytes) -> bytes:
@@ -271,17 +241,17 @@ async def serve_http(
             await _serve(Starlette(), requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
             return
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
-        endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
         open_routes = [_front_page(routes), *routes]
+        endpoint: ASGIApp
         if door.tokens is None:
-            endpoint = WholeRequests(endpoint, limits)
+            endpoint = WholeRequests(app, limits, any_text=any_text)
         else:
             oauth = door.oauth
             if oauth is not None:
                 oauth.serve_at(listener.url)
                 open_routes.append(oauth.route(rules))
             # A body is read only for a request with a token.
-            endpoint = WholeRequests(RequireScope(endpoint, rules, oauth), limits)
+            endpoint = WholeRequests(RequireScope(app, rules, oauth), limits, any_text=any_text)
             endpoint = AuthContextMiddleware(RequireToken(endpoint, rules, oauth))
             backend = BearerAuthBackend(Verifier(door.tokens, oauth))
             endpoint = AuthenticationMiddleware(endpoint, backend=backend, on_error=keys_unavailable)

@@ -17,8 +17,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -39,7 +38,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pursuit.config.servers import LIMITS
-from pursuit.upstream.transport import TooDeep, read_any_text
+from pursuit.upstream.transport import DispatcherStream, TooDeep, read_message, write_message
 
 LONGEST_LINE = LIMITS.result
 TOO_LONG = b"(too long)\n"
@@ -175,19 +174,10 @@ def _message(line: bytes, *, any_text: bool) -> JSONRPCMessage:
     try:
         return jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError:
-        if not any_text or line is TOO_LONG:
-            raise
-        with suppress(ValueError):
-            return jsonrpc_message_adapter.validate_python(read_any_text(line), by_name=False)
+        if any_text and line is not TOO_LONG:
+            with suppress(ValueError):
+                return read_message(line)
         raise
-
-
-def _written(message: JSONRPCMessage) -> bytes:
-    try:
-        return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-    except ValueError:
-        # A lone surrogate, which JSON can express and UTF-8 cannot.
-        return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
 
 
 class _Writable(asyncio.Protocol):
@@ -209,7 +199,7 @@ class _Writable(asyncio.Protocol):
         self.ready.set()
 
 
-class _Outbox:
+class _Outbox(DispatcherStream):
     """The server's messages to the client; `owed` holds the requests that have no response yet."""
 
     def __init__(self, transport: asyncio.WriteTransport, protocol: asyncio.BaseProtocol) -> None:
@@ -228,7 +218,7 @@ class _Outbox:
                 self._paid = anyio.Event()
         if self._protocol.lost or self._transport.is_closing():
             raise anyio.BrokenResourceError
-        self._transport.write(_written(message) + b"\n")
+        self._transport.write(write_message(message) + b"\n")
         await self._protocol.ready.wait()
 
     async def settled(self) -> None:
@@ -239,11 +229,3 @@ class _Outbox:
     async def aclose(self) -> None:
         """Closes the output; what was written still goes out."""
         self._transport.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -36,7 +36,7 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.policy.rules import Layers, conditional_rules, decide
-from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
+from pursuit.policy.traits import effect, tool_approval_description
 from pursuit.proposers.contract import (
     Blocked,
     Done,
@@ -226,7 +226,7 @@ def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
         "server": tool.server,
         "tool": tool.name,
         "description": tool.description,
-        "is_mcp_tool": is_mcp_tool(tool),
+        "is_mcp_tool": not tool.local,
         "effect": effect(tool),
         **{trait: getattr(tool.traits, trait) for trait in TRAITS},
         "why": dict(tool.traits.why),

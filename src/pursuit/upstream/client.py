@@ -415,11 +415,11 @@ class ClientLeases:
         else:
             self._take(client)
         own = client.features
-        own.answer, own.roots, own.heard = features.answer, features.roots, features.heard
+        own.answer, own.heard = features.answer, features.heard
         try:
             yield client
         finally:
-            own.answer, own.roots, own.heard = None, (), None
+            own.answer, own.heard = None, None
             self._give_back(key, client)
 
     def _take(self, client: McpClient) -> None:
@@ -587,7 +587,7 @@ class McpUpstream(McpClient):
         own, current = self.features, self.current
         differs = own.capabilities != side.capabilities
         outdated = current is not None and (own.answer is None and era == "legacy" if current.modern else differs)
-        own.capabilities, own.answer, own.roots = side.capabilities, side.answer, side.roots
+        own.capabilities, own.answer = side.capabilities, side.answer
         self._era = era
         if outdated:
             await self.reconnect()

@@ -16,7 +16,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -214,7 +214,7 @@ class DispatcherTransport(Transport):
 
 
 class DispatcherStream:
-    """What the streams of the SDK's dispatchers must have besides, and need not do: their opener closes them."""
+    """What the streams of the SDK must have besides; most have nothing to close, since their opener closes them."""
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -225,7 +225,7 @@ class DispatcherStream:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        """Nothing to close."""
+        await self.aclose()
 
 
 def closed_stream_error(item: SessionMessage) -> Exception:
@@ -377,22 +377,21 @@ def write_message(message: JSONRPCMessage) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class ClientFeatures:
-    """The client features that a server sees: declared capabilities, roots, and the handler of its requests.
+    """The client features that a server sees: declared capabilities, and the handler of its requests.
 
     `heard` takes the notifications outside of requests on a connection of its own; without it they go to all listeners.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     answer: AnswerFn | None = None
-    roots: Sequence[Mapping[str, Any]] = ()
     heard: OnNotification | None = None
 
     async def handle_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer to a request of the server; raises `UpstreamError`, so that each one gets a response."""
         if method == "ping":
             return {}
-        if method == "roots/list" and (self.roots or "roots" not in self.capabilities or self.answer is None):
-            return {"roots": [dict(root) for root in self.roots]}
+        if method == "roots/list" and ("roots" not in self.capabilities or self.answer is None):
+            return {"roots": []}
         if self.answer is None:
             what = {"elicitation/create": "Elicitation", "sampling/createMessage": "Sampling"}.get(method, method)
             raise UpstreamError(METHOD_NOT_FOUND, f"{what} not supported", None)

@@ -79,35 +79,26 @@ class Authorization:
         return call_scope(tool.qualified, self.arguments, digest=tool.digest or None, client=client)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Authorizer:
     """Asks policy, which `layers` returns for each caller, and people; writes to the journal."""
 
-    def __init__(
-        self,
-        layers: Callable[[Caller], Layers],
-        *,
-        journal: GatewayJournal,
-        approvals: Approvals,
-        audit: Audit,
-        channels: Collection[Channel],
-        pins: Pins | None,
-    ) -> None:
-        self._layers = layers
-        self.channels = channels
-        self._pins = pins
-        self._journal = journal
-        self._approvals = approvals
-        self._audit = audit
-        self._tickets: dict[str, str] = {}
+    layers: Callable[[Caller], Layers]
+    journal: GatewayJournal
+    approvals: Approvals
+    audit: Audit
+    channels: Collection[Channel]
+    pins: Pins | None
+    _tickets: dict[str, str] = field(init=False, default_factory=dict[str, str])
 
     def allows(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> bool:
         """Whether policy allows a call without an approval."""
-        return decide(self._layers(caller_of(request.ctx)), tool, arguments).decision == "allow"
+        return decide(self.layers(caller_of(request.ctx)), tool, arguments).decision == "allow"
 
     async def denied(self, ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> str | None:
         """Why policy denies a request that is no call, with these parameters for the server, or None."""
         call = _request(ctx, server, method, params)
-        ruling = decide_request(self._layers(call.caller), call.tool, call.arguments)
+        ruling = decide_request(self.layers(call.caller), call.tool, call.arguments)
         if ruling.decision == "allow":
             return None
         asks = ", and only for a call of a tool can a person be asked" if ruling.decision == "ask" else ""
@@ -134,14 +125,14 @@ class Authorizer:
 
     async def authorize(self, request: ClientRequest, tool: Tool, arguments: Mapping[str, Any]) -> Authorization:
         """Decides about a call; asks the client's user if policy requires an approval and that user may give it."""
-        if tool.changes is not None and self._pins is not None:
-            tool = await self._pins.look_again(tool)
+        if tool.changes is not None and self.pins is not None:
+            tool = await self.pins.look_again(tool)
         call = Authorization(tool=tool, arguments=arguments, caller=caller_of(request.ctx))
         if request.operator:
             # No approval is needed for the operator's own call; a denial holds.
-            why = denial(self._layers(call.caller).operator, tool, arguments)
+            why = denial(self.layers(call.caller).operator, tool, arguments)
             return call if why is None else await self._refused(call, why)
-        ruling = decide(self._layers(call.caller), tool, arguments)
+        ruling = decide(self.layers(call.caller), tool, arguments)
         if ruling.decision == "allow":
             return call
         if ruling.decision == "deny":
@@ -163,7 +154,7 @@ class Authorizer:
         name, reason, changes = call.tool.qualified, ruling.reason, ruling.changes
         description, text = question_texts(call.tool, call.arguments, reason, changes)
         ask = partial(
-            self._journal.ask,
+            self.journal.ask,
             call.tool,
             call.arguments,
             description=description,
@@ -203,11 +194,11 @@ class Authorizer:
         message = text.encode(errors="replace").decode()
         params = {"mode": "form", "message": message, "requestedSchema": FORM}
         store = partial(
-            store_answer, self._approvals, approval_id, caller=caller, channel=channel, stream=self._journal.stream
+            store_answer, self.approvals, approval_id, caller=caller, channel=channel, stream=self.journal.stream
         )
         if not request.client.modern:
             try:
-                answer = await request.ask("elicitation/create", params, seconds=self._journal.patience)
+                answer = await request.ask("elicitation/create", params, seconds=self.journal.patience)
             except UpstreamError:
                 return None
             await store(said=answer)
@@ -239,7 +230,7 @@ class Authorizer:
 
     async def _refused(self, call: Authorization, why: str) -> Authorization:
         event(_log, logging.INFO, "refused", tool=call.tool.qualified, who=str(call.caller), why=why)
-        await self._journal.refused(call.tool.qualified, call.arguments, why, by=str(call.caller))
+        await self.journal.refused(call.tool.qualified, call.arguments, why, by=str(call.caller))
         return replace(call, refusal=why)
 
     @asynccontextmanager
@@ -248,11 +239,11 @@ class Authorizer:
         tool, who = call.tool, str(call.caller)
         if tool.traits.read_only:
             event(_log, logging.DEBUG, "reads", tool=tool.qualified, who=who)
-            await self._audit.read(call.caller, f"call {tool.qualified}", None, call.arguments)
+            await self.audit.read(call.caller, f"call {tool.qualified}", None, call.arguments)
             yield None
             return
         try:
-            call_id = await self._journal.intended(tool.qualified, call.arguments, by=who)
+            call_id = await self.journal.intended(tool.qualified, call.arguments, by=who)
         except LedgerUnavailable as error:
             reason = f"not sent: what may write must be recorded first, and {error.message}"
             raise CallFailed(reason, sent=False) from None
@@ -275,7 +266,7 @@ class Authorizer:
         finally:
             with anyio.CancelScope(shield=True):
                 try:
-                    await self._journal.settled(call_id, outcome, why)
+                    await self.journal.settled(call_id, outcome, why)
                 except LedgerUnavailable as error:
                     # The call was made: its client gets the result, and the record says that the outcome is unknown.
                     _log.error("the outcome of %s could not be recorded: %s", call_id, error.message)

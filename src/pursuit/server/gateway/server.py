@@ -112,7 +112,7 @@ class Gateway:
         self._channels = runtime.service.channels
         self._approvals = Approvals(runtime.service)
         authorizer = self._authorizer = Authorizer(
-            self._layers,
+            layers=self._layers,
             journal=self._journal,
             approvals=self._approvals,
             audit=self._audit,
