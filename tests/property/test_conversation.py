@@ -20,10 +20,9 @@ from pursuit.core import events as ev
 from pursuit.core.fold import advance
 from pursuit.core.state import MissionState
 from pursuit.proposers.contract import ProposerContext
-from pursuit.proposers.language import ModelRequest, OfferedTool
-from pursuit.proposers.model.asking import LONGEST, AskModel, ToolNames
+from pursuit.proposers.language import ModelRequest, NoSampler, OfferedTool, ToolNames
+from pursuit.proposers.model.asking import AskModel
 from pursuit.proposers.model.conversation import Prefixes
-from pursuit.proposers.model.kind import NoSampler
 from pursuit.proposers.model.provider import Providers
 from simulation import mission_data, threshold
 
@@ -224,6 +223,6 @@ def test_names_that_would_be_the_same_are_told_apart() -> None:
     known = ToolNames(names, reserved=["do_nothing"])
     assert known.shown("a_b").startswith("a_b_"), "a/b is written like it"
     assert len({known.shown(name) for name in names}) == len(names)
-    assert len(known.shown(f"s.{'x' * 100}")) == LONGEST
+    assert len(known.shown(f"s.{'x' * 100}")) == 64
     assert known.shown("9.lives") == "t_9__lives"
     assert known.meant("nobody") is None

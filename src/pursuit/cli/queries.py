@@ -227,13 +227,13 @@ def agents(context: Context) -> CommandAnswer:
     """List the coding agents on this machine, what each says it can do, and the line for a mission file."""
     import msgspec
 
-    from pursuit.proposers.agent.known_agents import KNOWN, find_agents
+    from pursuit.proposers.agent.known_agents import find_agents, known_commands
 
     with context.screen.busy("asking the agents"):
         found = conduct(find_agents)
     parts: list[Part] = []
     if not found:
-        parts.append(f"no known agent is on PATH; known are {', '.join(words[0] for words in KNOWN)}")
+        parts.append(f"no known agent is on PATH; known are {', '.join(known_commands())}")
     for one in found:
         parts.append(Fact("agent", f"{one.name} {one.version}".strip() or " ".join(one.command)))
         if one.problem is not None:

@@ -32,7 +32,8 @@ from pursuit.engine.context import Run
 from pursuit.engine.journal import Build
 from pursuit.ledger.contract import FORGOTTEN, Ledger
 from pursuit.proposers.contract import Performed
-from pursuit.proposers.model.conversation import CHARACTERS, page, result_text
+from pursuit.proposers.language import CHARACTERS
+from pursuit.proposers.model.conversation import page, result_text
 from pursuit.sandbox import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
 from pursuit.tasks.limits import RUNNING
 

@@ -38,8 +38,8 @@ from pursuit.proposers.language import (
     Terms,
     Unreachable,
     WrappedModel,
+    read_answer,
 )
-from pursuit.proposers.model.conversation import read_answer
 
 
 @dataclass(slots=True, kw_only=True)

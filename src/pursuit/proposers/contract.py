@@ -24,7 +24,7 @@ from pursuit.core.proposing import ProposerSettings, find_kind
 from pursuit.core.state import CallRecord, MissionState
 from pursuit.core.tools import Tool
 from pursuit.errors import Fault, InvalidArgument, ModelUnavailable
-from pursuit.proposers.language import LanguageModel, ModelAccess, Models, OfferedTool
+from pursuit.proposers.language import LanguageModel, ModelAccess, ModelRequest, Models, OfferedTool
 
 Past = Callable[[int], Awaitable[Sequence[tuple[int, AnyEvent]]]]
 """Reads the mission's events after a sequence number, each with its own number."""
@@ -172,6 +172,14 @@ class Proposer(ABC):
     def notes(self) -> Mapping[str, str]:
         """Warnings about the run so far, with their codes."""
         return {}
+
+
+class ModelAsker(Proposer):
+    """A proposer that holds a conversation with a language model; `ProposerSettings.asks_model` says so."""
+
+    @abstractmethod
+    async def request(self, state: MissionState, *, said: str | None = None) -> ModelRequest:
+        """The next request; `said` is what is told at its end, if that is known."""
 
 
 class Services(Protocol):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
-from pursuit.core.events import ModelAnswer, Request
+from pursuit.core.events import ModelAnswer, ModelAnswered, Request
 
 _SAME = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google", "google-vertex": "google"}
 _PER = 1_000_000
@@ -96,6 +98,9 @@ OWN_SETTINGS = ("extra_body", "extra_headers", "max_retries", "max_tokens", "mod
 """Settings of a request that the mission's own keys and its budget decide; a mission's `settings` may not have them."""
 ROOM = 64 * 1024
 LONGEST_DESCRIPTION = 1_024
+CHARACTERS = 4
+"""Characters of a token, for limits that must not depend on what a provider counted."""
+Blob = Callable[[str], Awaitable[bytes | None]]
 
 
 class Offer(NamedTuple):
@@ -121,6 +126,57 @@ def offer(tools: Sequence[OfferedTool], room: int = ROOM) -> Offer:
             room -= size
             found.tools.append(tool)
     return found
+
+
+LONGEST_NAME = 64
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+_HASH = 10
+
+
+class ToolNames:
+    """Tool names as providers accept them: `server.tool` is `server__tool`, with a digest if too long or not unique.
+
+    Each name has at most 64 characters of `[A-Za-z0-9_-]`, begins with a letter and means one tool. The same tools
+    always get the same names, in whatever order they come.
+    """
+
+    def __init__(self, names: Iterable[str], *, reserved: Iterable[str] = ()) -> None:
+        tools = sorted(set(names))
+        taken = Counter(_plain(name) for name in tools)
+        taken.update(reserved)
+        self._shown = {name: self._free(name, taken) for name in tools}
+        self._meant = {shown: name for name, shown in self._shown.items()}
+
+    @staticmethod
+    def _free(name: str, taken: Counter[str]) -> str:
+        plain = _plain(name)
+        if len(plain) <= LONGEST_NAME and taken[plain] == 1:
+            return plain
+        salt = 0
+        while True:  # the name of one tool may equal that of another with its digest
+            digest = hashlib.sha256(f"{salt}:{name}".encode(errors="replace")).hexdigest()[:_HASH]
+            shown = f"{plain[: LONGEST_NAME - _HASH - 1]}_{digest}"
+            if not taken[shown]:
+                taken[shown] += 1
+                return shown
+            salt += 1
+
+    def shown(self, name: str) -> str:
+        """What a model sees instead of a tool's full name."""
+        return self._shown.get(name) or _plain(name)[:LONGEST_NAME]
+
+    def meant(self, shown: str) -> str | None:
+        """The full name of the tool that a model means; it may also write the full name itself."""
+        return self._meant.get(shown) or (shown if shown in self._shown else None)
+
+    def all(self) -> list[str]:
+        """All names that the model sees."""
+        return list(self._meant)
+
+
+def _plain(name: str) -> str:
+    plain = _ODD.sub("_", name.replace(".", "__"))
+    return plain if plain[:1].isascii() and plain[:1].isalpha() else f"t_{plain}"
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag="user"):
@@ -357,6 +413,20 @@ class WrappedModel:
         return self.model.terms
 
 
+@dataclass(frozen=True, slots=True)
+class NoSampler:
+    """Stands in for the client's model while no client drives the mission."""
+
+    name: str = "(no client)"
+    terms: Terms | None = None
+
+    async def answer(self, request: ModelRequest) -> ModelAnswer:
+        """Waits for a client."""
+        raise NoAnswerYet(
+            "this mission needs the model of an MCP client: a client that declares sampling must call mission_iterate"
+        )
+
+
 class Models(Protocol):
     """Opens language models by their names."""
 
@@ -409,3 +479,11 @@ class ModelAccess:
     tools_bytes: int = ROOM
     patience: Patience = field(default_factory=Patience)
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+async def read_answer(answered: ModelAnswered, blob: Blob) -> ModelAnswer | None:
+    """A recorded answer, a large one from its blob."""
+    if answered.answer is not None or answered.blob is None:
+        return answered.answer
+    body = await blob(answered.blob)
+    return None if body is None else msgspec.json.decode(body, type=ModelAnswer)

@@ -6,11 +6,11 @@ says whether it is the same to the byte.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -32,21 +32,23 @@ from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import affordable, offered
 from pursuit.errors import InvalidArgument, PursuitError
 from pursuit.ledger.contract import Ledger
-from pursuit.proposers.contract import ProposerContext, kind_of
+from pursuit.proposers.contract import DrivingPlace, ModelAsker, NoModels, ProposerContext, kind_of
 from pursuit.proposers.language import (
+    CHARACTERS,
     AssistantMessage,
     LanguageModel,
+    ModelAccess,
     ModelRequest,
     NoAnswerYet,
+    NoSampler,
     OfferedTool,
     Terms,
     ToolMessage,
+    ToolNames,
     WrappedModel,
     not_text,
+    read_answer,
 )
-from pursuit.proposers.model.asking import AskModel, ToolNames
-from pursuit.proposers.model.conversation import CHARACTERS, read_answer
-from pursuit.proposers.model.kind import NoSampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,29 +123,56 @@ class Conversations:
             if isinstance(one, ModelAsked) and one.purpose == "turn"
         }
         state: MissionState | None = None
-        asker: AskModel | None = None
+        kept: dict[str, Any] = {}
         for place, event in enumerate(events):
             if isinstance(event, ModelAsked) and state is not None and state.conversation.began is not None:
-                if event.tools is not None or asker is None:
-                    state.conversation.tools_offered = event.tools or state.conversation.tools_offered
-                    asker = await self._asker(mission_id, state)
+                state.conversation.tools_offered = event.tools or state.conversation.tools_offered
                 key = (event.iteration, event.attempt)
                 if event.purpose == "turn" and last[key] == place:
-                    yield event, answers.get(key), await asker.request(state, said=event.said)
+                    async with self._opened(mission_id, state, event, kept) as asker:
+                        request = await asker.request(state, said=event.said)
+                    yield event, answers.get(key), request
                 following = events[place + 1] if place + 1 < len(events) else None
                 if event.purpose == "summary" and isinstance(following, ModelAnswered):
-                    for request in await self._summary(mission_id, deepcopy(state), event.model):
+                    for request in await self._summary(mission_id, deepcopy(state), event):
                         yield event, following, request
             state = advance(state, event)
 
-    async def _summary(self, mission_id: str, state: MissionState, model: str) -> list[ModelRequest]:
+    async def _summary(self, mission_id: str, state: MissionState, asked: ModelAsked) -> list[ModelRequest]:
         """The request for a summary, which the same state and the same window give again."""
         found: list[ModelRequest] = []
-        window = None if state.conversation.began is None else state.conversation.began.window
-        unsent = _Unsent(NoSampler(name=model, terms=Terms(window=window)), state, found)
-        means = replace(await self._means(mission_id, state), compact=_not_cut)
-        await AskModel(_asked(mission_id, state), [unsent], means, room=1 << 30).propose(state, ())
+        async with self._opened(mission_id, state, asked, {}, found) as asker:
+            await asker.propose(state, ())
         return found
+
+    @asynccontextmanager
+    async def _opened(
+        self,
+        mission_id: str,
+        state: MissionState,
+        asked: ModelAsked,
+        kept: dict[str, Any],
+        found: list[ModelRequest] | None = None,
+    ) -> AsyncGenerator[ModelAsker]:
+        """The proposer as it was at a request; its models are not asked, and `found` gets what they are sent."""
+        window = None if state.conversation.began is None else state.conversation.began.window
+        unasked = NoSampler(name=asked.model, terms=Terms(window=window))
+        access = ModelAccess(models=_Unasked(unasked.terms), tools_bytes=1 << 30, kept=kept)
+
+        def unsent(model: LanguageModel) -> LanguageModel:
+            return _Unsent(model, state, [] if found is None else found)
+
+        means = replace(
+            await self._means(mission_id, state),
+            record=unsent,
+            compact=_not_cut,
+            now=lambda: asked.at,
+            sampler=unasked,
+            place=DrivingPlace(access=access),
+        )
+        settings = state.mission.proposer
+        async with kind_of(settings).open(settings, means) as asker:
+            yield cast("ModelAsker", asker)
 
     async def _next(self, mission_id: str, state: MissionState) -> list[ModelRequest]:
         """The request that a run would send now, if the budget allows one: the next one, or one for a summary.
@@ -167,13 +196,10 @@ class Conversations:
             await proposer.propose(state, ())
         return found
 
-    async def _asker(self, mission_id: str, state: MissionState) -> AskModel:
-        means = await self._means(mission_id, state)
-        return AskModel(_asked(mission_id, state), [NoSampler()], means, room=1 << 30)
-
     async def _means(self, mission_id: str, state: MissionState) -> ProposerContext:
-        _asked(mission_id, state)
-
+        settings = state.mission.proposer
+        if not settings.asks_model:
+            raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
         return ProposerContext(
             mission=state.mission,
             tools=await self._tools(state),
@@ -201,6 +227,17 @@ class Conversations:
 
 
 @dataclass(frozen=True, slots=True)
+class _Unasked(NoModels):
+    """Opens models that are not asked."""
+
+    terms: Terms | None
+
+    def open(self, name: str) -> LanguageModel:
+        """A model of this name."""
+        return NoSampler(name=name, terms=self.terms)
+
+
+@dataclass(frozen=True, slots=True)
 class _Unsent(WrappedModel):
     """A model that is not asked; its requests are kept as they would be sent."""
 
@@ -216,14 +253,6 @@ class _Unsent(WrappedModel):
 async def _not_cut(_event: ConversationCompacted) -> None:
     """A cut of a conversation of the past is already recorded."""
     raise NoAnswerYet("nothing is recorded")
-
-
-def _asked(mission_id: str, state: MissionState) -> Any:
-    """The settings of a conversation."""
-    settings = state.mission.proposer
-    if not settings.asks_model:
-        raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
-    return settings
 
 
 def _folded(events: Sequence[AnyEvent]) -> MissionState:

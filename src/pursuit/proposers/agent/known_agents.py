@@ -33,6 +33,11 @@ KNOWN: tuple[tuple[str, ...], ...] = (
 )
 
 
+def known_commands() -> list[str]:
+    """The commands that are looked for."""
+    return [words[0] for words in KNOWN]
+
+
 class FoundAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agent on this machine, as it describes itself; `problem` is why it cannot be used."""
 

@@ -7,9 +7,6 @@ which the model writes a summary.
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -23,13 +20,14 @@ from pursuit.proposers.contract import (
     AnswerCall,
     Blocked,
     Failed,
+    ModelAsker,
     Proposed,
-    Proposer,
     ProposerContext,
     Turn,
     Waiting,
 )
 from pursuit.proposers.language import (
+    CHARACTERS,
     LONGEST_DESCRIPTION,
     MEDIA_BYTES,
     ROOM,
@@ -42,12 +40,12 @@ from pursuit.proposers.language import (
     Patience,
     Rejected,
     ToolMessage,
+    ToolNames,
     Unreachable,
     encoded_tools,
     offer,
 )
 from pursuit.proposers.model.conversation import (
-    CHARACTERS,
     SUMMARISE,
     WINDOW,
     Prefixes,
@@ -58,57 +56,6 @@ from pursuit.proposers.model.conversation import (
     wanted_id,
 )
 from pursuit.proposers.model.settings import AskedProposer, ModelProposer
-
-LONGEST = 64
-_ODD = re.compile(r"[^A-Za-z0-9_-]")
-_HASH = 10
-
-
-class ToolNames:
-    """Tool names as providers accept them: `server.tool` is `server__tool`, with a digest if too long or not unique.
-
-    Each name has at most 64 characters of `[A-Za-z0-9_-]`, begins with a letter and means one tool. The same tools
-    always get the same names, in whatever order they come.
-    """
-
-    def __init__(self, names: Iterable[str], *, reserved: Iterable[str] = ()) -> None:
-        tools = sorted(set(names))
-        taken = Counter(_plain(name) for name in tools)
-        taken.update(reserved)
-        self._shown = {name: self._free(name, taken) for name in tools}
-        self._meant = {shown: name for name, shown in self._shown.items()}
-
-    @staticmethod
-    def _free(name: str, taken: Counter[str]) -> str:
-        plain = _plain(name)
-        if len(plain) <= LONGEST and taken[plain] == 1:
-            return plain
-        salt = 0
-        while True:  # the name of one tool may equal that of another with its digest
-            digest = hashlib.sha256(f"{salt}:{name}".encode(errors="replace")).hexdigest()[:_HASH]
-            shown = f"{plain[: LONGEST - _HASH - 1]}_{digest}"
-            if not taken[shown]:
-                taken[shown] += 1
-                return shown
-            salt += 1
-
-    def shown(self, name: str) -> str:
-        """What a model sees instead of a tool's full name."""
-        return self._shown.get(name) or _plain(name)[:LONGEST]
-
-    def meant(self, shown: str) -> str | None:
-        """The full name of the tool that a model means; it may also write the full name itself."""
-        return self._meant.get(shown) or (shown if shown in self._shown else None)
-
-    def all(self) -> list[str]:
-        """All names that the model sees."""
-        return list(self._meant)
-
-
-def _plain(name: str) -> str:
-    plain = _ODD.sub("_", name.replace(".", "__"))
-    return plain if plain[:1].isascii() and plain[:1].isalpha() else f"t_{plain}"
-
 
 NOTHING = "do_nothing"
 SCRIPT = "run_script"
@@ -127,7 +74,7 @@ _RUN_SCRIPT = OfferedTool(
 )
 
 
-class AskModel(Proposer):
+class AskModel(ModelAsker):
     """Asks a language model for its next calls; what is wrong with one of them is that call's result."""
 
     def __init__(

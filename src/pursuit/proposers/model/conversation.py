@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, cast
@@ -22,16 +22,24 @@ from pursuit.core.approvals import approval_id
 from pursuit.core.best import Candidate, violations
 from pursuit.core.caps import CAPS
 from pursuit.core.criteria import AnyCriterion, Check, MetricThreshold, MetricTrend, describe
-from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall
+from pursuit.core.events import ModelAnswer, WantedCall
 from pursuit.core.mission import NOTE, READ_RESULT
 from pursuit.core.observe import value_of
 from pursuit.core.report import output_tail
 from pursuit.core.state import CallRecord, Exchange, MissionState
 from pursuit.core.truncate import cut_text, cut_to
-from pursuit.proposers.language import AssistantMessage, MeasuredRequest, Media, Message, ToolMessage, UserMessage
+from pursuit.proposers.language import (
+    CHARACTERS,
+    AssistantMessage,
+    Blob,
+    MeasuredRequest,
+    Media,
+    Message,
+    ToolMessage,
+    UserMessage,
+    read_answer,
+)
 
-CHARACTERS = 4
-"""Characters of a token, for limits that must not depend on what a provider counted."""
 EVIDENCE = 600
 PRINTED = 2_000
 """Characters of the output of a check that says no."""
@@ -337,9 +345,6 @@ def short_id(call_id: str) -> str:
     return call_id.partition(":")[2]
 
 
-Blob = Callable[[str], Awaitable[bytes | None]]
-
-
 @dataclass(slots=True, kw_only=True)
 class Prefix:
     """The messages of a conversation that can change no more; they are made and measured once.
@@ -541,11 +546,3 @@ def _has_content(answer: ModelAnswer) -> bool:
     """Whether an answer has parts besides text, calls and thoughts; thoughts alone are no answer."""
     parts = cast("list[Mapping[str, Any]]", (answer.native or {}).get("parts") or ())
     return any(part.get("part_kind") not in ("text", "thinking", "tool-call") for part in parts)
-
-
-async def read_answer(answered: ModelAnswered, blob: Blob) -> ModelAnswer | None:
-    """A recorded answer, a large one from its blob."""
-    if answered.answer is not None or answered.blob is None:
-        return answered.answer
-    body = await blob(answered.blob)
-    return None if body is None else msgspec.json.decode(body, type=ModelAnswer)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from pursuit.core.events import ModelAnswer
 from pursuit.core.mission import Mission
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, advice
 from pursuit.proposers.contract import DrivingPlace, MissionAdmission, Proposer, ProposerContext, SimpleKind
@@ -13,28 +11,12 @@ from pursuit.proposers.language import (
     OWN_SETTINGS,
     LanguageModel,
     ModelAccess,
-    ModelRequest,
     Models,
-    NoAnswerYet,
-    Terms,
+    NoSampler,
 )
 from pursuit.proposers.model.asking import AskModel
 from pursuit.proposers.model.conversation import Prefixes
 from pursuit.proposers.model.settings import AskedProposer, ModelProposer, SamplingProposer
-
-
-@dataclass(frozen=True, slots=True)
-class NoSampler:
-    """Stands in for the client's model while no client drives the mission."""
-
-    name: str = "(no client)"
-    terms: Terms | None = None
-
-    async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Waits for a client."""
-        raise NoAnswerYet(
-            "this mission needs the model of an MCP client: a client that declares sampling must call mission_iterate"
-        )
 
 
 class ModelKind(SimpleKind[ModelProposer]):
