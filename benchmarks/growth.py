@@ -21,7 +21,7 @@ from figures import Figure, finish, ratio_of_rounds, sized
 from pursuit import Runtime
 from pursuit.core.state import MissionState
 from pursuit.engine.driver import RunOrder
-from pursuit.engine.state_cache import States
+from pursuit.engine.journal import States
 
 AGE = sized(10_000, 12)
 EARLY = (sized(100, 2), sized(200, 4))

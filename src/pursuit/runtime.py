@@ -34,7 +34,7 @@ from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
-from pursuit.engine.state_cache import States
+from pursuit.engine.journal import States
 from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
 from pursuit.ledger.contract import LEASE_SECONDS, Ledger
 from pursuit.ledger.opening import open_ledger, open_placement

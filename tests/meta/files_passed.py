@@ -4,18 +4,19 @@
     .venv/bin/python tests/meta/files_passed.py --write   records the rows in files_passed.toml
 
 Each operation runs twice, each time in an empty folder, and the second time counts: all modules are loaded then. Only
-functions count, not the bodies of modules and classes. Tasks that look for work again and again are not part of an
-operation: whether one of them wakes up meanwhile depends on the machine.
+functions count, not the bodies of modules and classes. An operation is the task that begins it and the tasks that begin
+meanwhile. What the event loop calls back, other threads, the tasks that ran before and those that look for work again
+and again are not part of it: whether one of them is at work meanwhile depends on the machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import sys
 import tempfile
-import threading
 import tomllib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -56,13 +57,12 @@ PERIODIC = ("_poll_interrupted",)
 """The last parts of the names of these tasks; anyio names a task after its function."""
 
 
-def is_periodic() -> bool:
-    """Whether the code that runs now belongs to a task that looks for work again and again."""
+def other_tasks() -> set[asyncio.Task[Any]]:
+    """The tasks that run beside this one."""
     try:
-        task = asyncio.current_task()
-    except RuntimeError:  # a thread without a loop
-        return False
-    return task is not None and task.get_name().endswith(PERIODIC)
+        return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+    except RuntimeError:  # no loop runs
+        return set()
 
 
 class Passage:
@@ -70,6 +70,7 @@ class Passage:
 
     def __init__(self) -> None:
         self.switches = 0
+        self._others = other_tasks()
         self.calls: Counter[str] = Counter()
         """How often each function was called, as `config/trust.py:untrusted`; a coroutine counts once."""
         self._last = ""
@@ -84,7 +85,7 @@ class Passage:
         path = code.co_filename
         if event != "call" or not path.startswith(SOURCE) or not code.co_flags & inspect.CO_OPTIMIZED:
             return
-        if is_periodic():
+        if not self._takes_part():
             return
         # A coroutine that goes on is a call, too, behind its begin.
         if self._begin.setdefault(code, frame.f_lasti) == frame.f_lasti:
@@ -92,18 +93,25 @@ class Passage:
         self.switches += path != self._last
         self._last = path
 
+    def _takes_part(self) -> bool:
+        """Whether the code that runs now is part of the operation."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no loop runs: a command before and after its own
+            return True
+        return task is not None and task not in self._others and not task.get_name().endswith(PERIODIC)
+
 
 @contextmanager
 def recording() -> Iterator[Passage]:
-    """Records this thread, and threads that begin meanwhile."""
     passage = Passage()
-    threading.setprofile(passage)
+    gc.disable()  # what a collection closes belongs to nobody
     sys.setprofile(passage)
     try:
         yield passage
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)
+        gc.enable()
 
 
 def run_command(folder: Path) -> Passage:
@@ -123,6 +131,7 @@ def configured(folder: Path) -> Path:
 async def mission_client(folder: Path) -> AsyncIterator[Client]:
     runtime = Runtime(config=configured(folder), state=folder / "ledger.db")
     async with runtime, mission_server(runtime) as server, Client(server, cache=None) as client:
+        await client.list_tools()  # the SDK's client asks for the schemas of results, once
         yield client
 
 

@@ -146,7 +146,7 @@ class Story:
 
     def request(self) -> ModelRequest:
         tools = [OfferedTool(name=name, description="d", schema={"type": "object", "properties": {}}) for name in TOOLS]
-        means = ProposerContext(mission=self.state.mission, tools=tools)
+        means = ProposerContext(mission=self.state.mission, tools=lambda: tools)
         asker = AskModel(self.state.mission.proposer, [NoSampler()], means, prefixes=self.prefixes)  # type: ignore[arg-type]
         return anyio.run(asker.request, self.state)
 

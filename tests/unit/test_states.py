@@ -9,7 +9,7 @@ import pytest
 from engine_stage import mission, repeat, stage
 
 from pursuit import Budget, Runtime
-from pursuit.engine.state_cache import States
+from pursuit.engine.journal import States
 from pursuit.errors import SessionNotFound
 from pursuit.ledger.contract import StoredEvent
 

@@ -13,7 +13,6 @@ from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, reservatio
 from pursuit.core.caps import POOLED
 from pursuit.core.criteria import Check
 from pursuit.core.mission import SPAWN, Fleet, Mission, MissionPolicy
-from pursuit.core.pick import decides
 from pursuit.core.proposing import settings_type
 from pursuit.core.state import MissionState
 from pursuit.errors import Fault, ValidationFailed
@@ -185,7 +184,7 @@ def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault
 def _check_faults(state: MissionState, child: Mission) -> list[Fault]:
     """A child runs no command of its own, and a model sets none of the keys that only the operator may set."""
     faults: list[Fault] = []
-    same = decides(state.mission)  # its children have its own criteria
+    same = state.mission.picks  # its children have its own criteria
     for place, check in enumerate(child.criteria):
         if not isinstance(check, Check):
             continue

@@ -42,7 +42,7 @@ class Answer:
 
 def evaluate(state: MissionState, answers: Mapping[str, Answer]) -> list[CriterionResult]:
     """Every criterion, in the order of the mission; a check without an answer was not due."""
-    if pick.decides(state.mission):
+    if state.mission.picks:
         return pick.results(state)
     found = [evaluate_one(state, one, answers.get(one.criterion_id)) for one in state.mission.criteria]
     joint = {one.criterion_id for one in state.thresholds if one.same_call}

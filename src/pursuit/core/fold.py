@@ -483,7 +483,8 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     _count(state, event)
     iteration, state.open = state.open, None
-    state.approvals.end_iteration()
+    if state.approvals.asked:
+        state.approvals.end_iteration()
     state.conversation.answers = {}
     state.conversation.fallback = 0
     _stands_iterated(state, event)

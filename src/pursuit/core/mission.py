@@ -247,6 +247,11 @@ class Mission(InputModel):
         """The mission with another language model; raises `ValidationFailed` if its proposer is not one."""
         return self.model_copy(update={"proposer": self.proposer.with_model(name)})
 
+    @property
+    def picks(self) -> bool:
+        """Whether its criteria are those of a child."""
+        return self.fleet is not None and self.fleet.pick is not None
+
     def stagnation(self, facts: ProposerFacts) -> int | None:
         """The threshold in force; some proposers have none by default."""
         if self.stagnation_threshold == "off":

@@ -12,14 +12,9 @@ from typing import Any
 from pursuit.core.budgets import child_id
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import CriterionResult, Source
-from pursuit.core.mission import SPAWN, Mission
+from pursuit.core.mission import SPAWN
 from pursuit.core.proposing import stored_settings
 from pursuit.core.state import CallRecord, Child, MissionState
-
-
-def decides(mission: Mission) -> bool:
-    """Whether the criteria of the mission are those of a child."""
-    return mission.fleet is not None and mission.fleet.pick is not None
 
 
 def rivals(state: MissionState) -> list[tuple[str, Child]]:

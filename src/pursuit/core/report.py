@@ -212,7 +212,7 @@ def workspace_row(mission_id: str, state: MissionState) -> dict[str, Any] | None
     ]
     row: dict[str, Any] = {"path": workspace.path, "in_place": workspace.in_place, "turns": turns}
     row |= {"protected_turns": state.protected_turns}
-    if pick.decides(state.mission):
+    if state.mission.picks:
         won = pick.winner(state)
         row["agents"] = pick.rows(state)
         return row | ({} if won is None else {"branch": f"pursuit/{won[1].session_id}"})

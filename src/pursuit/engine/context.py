@@ -16,6 +16,7 @@ import anyio
 from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
+from pursuit.core.mission import Proposal
 from pursuit.core.state import MissionState
 from pursuit.core.tools import ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.engine.journal import Journal
@@ -213,10 +214,14 @@ class Run:
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     surroundings: Surroundings = USUAL_SURROUNDINGS
     proposer: Proposer = field(default_factory=NoProposer)
+    checked: Proposal | None = None
+    """The client's proposal, which was checked before the run began."""
     services: Services = field(init=False)
     """Those that the proposer gets."""
     moved: Moved | None = None
     """Where the commands of checks run now, if that is not the folder that they name."""
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The warnings of its kind of proposer when it got ready, with their codes."""
     used_approvals: set[str] = field(default_factory=set[str])
     """The answers to questions of the agent that were used in this run."""
     started: float = 0.0

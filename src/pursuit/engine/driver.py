@@ -12,10 +12,10 @@ import secrets
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import anyio
 import msgspec
@@ -44,13 +44,21 @@ from pursuit.core.state import MissionState
 from pursuit.core.tools import Tool
 from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings, Tools
 from pursuit.engine.execute import RunServices, cancel_tasks, recover_own, settle_lost, warn, worked_until
-from pursuit.engine.journal import Journal
+from pursuit.engine.journal import Journal, States
 from pursuit.engine.lessons import lessons_for
 from pursuit.engine.models import LiveWords, RecordedModel, offered
-from pursuit.engine.state_cache import States
-from pursuit.engine.turn import closing, ending, turn
-from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
-from pursuit.ledger.contract import Ledger
+from pursuit.engine.turn import closing, ending, faults_in, turn
+from pursuit.errors import (
+    Conflict,
+    Fenced,
+    InvalidArgument,
+    Overtaken,
+    PursuitError,
+    SessionPaused,
+    SessionTerminal,
+    ValidationFailed,
+)
+from pursuit.ledger.contract import Bell, Claim, Ledger
 from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
 from pursuit.proposers.language import LanguageModel
 from pursuit.reports.wording import moment
@@ -134,6 +142,14 @@ Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
 """Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
 
 
+class Prepared(NamedTuple):
+    """The tools of a run, and what they were made for: the policy of its mission, and whose policy holds beside it."""
+
+    tools: Tools
+    policy: MissionPolicy | None
+    callers: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class RunOrder:
     """A run that is wanted: of which mission, how far, for whom."""
@@ -143,6 +159,8 @@ class RunOrder:
     iterations: int | None = None
     """None: until the mission ends or waits."""
     proposal: Proposal | None = None
+    tools: Prepared | None = None
+    """The tools that the proposal was checked by."""
     after: int | None = None
     """The iterations that the caller knows of; nothing is begun if there are more."""
     resume: bool = False
@@ -198,27 +216,18 @@ class Driver:
             raise await self._driven(mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
-                state, head = await self.states.take(mission_id)
-                try:
-                    if order.after is not None and state.iteration_count > order.after:
-                        raise Overtaken(f"{mission_id} is already past iteration {order.after}", session_id=mission_id)
-                    if not (order.resume and order.driver is None and state.can_go_on):
-                        _runnable(mission_id, state, order.proposal, resume=order.resume)
-                    kind, settings = kind_of(state.mission.proposer), state.mission.proposer
-                    notes = await kind.ready(settings, mission_id, state.mission, self.place)
-                except PursuitError:
-                    self.states.give(mission_id, state, head)
-                    raise
-                journal = Journal(self.ledger, mission_id, state, head, bell, claim=claim)
-                run = await self._begin(journal, order)
-                lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
+                run = await self._taken(order, claim, bell)
+                state, journal, settings = run.state, run.journal, run.state.mission.proposer
+                lessons: Sequence[str] = ()
+                if settings.learns:
+                    lessons = await lessons_for(self.ledger, mission_id, state, self.settings.memory_lessons)
 
                 async def compact(event: ConversationCompacted) -> None:
                     await journal.record(lambda _state: [event])
 
                 context = ProposerContext(
-                    mission=run.state.mission,
-                    tools=offered(run.state, run.tools),
+                    mission=state.mission,
+                    tools=lambda: offered(state, run.tools),
                     record=lambda model: RecordedModel(run=run, model=model, words=LiveWords(self.live, mission_id)),
                     past=journal.past,
                     blob=journal.blob,
@@ -231,22 +240,33 @@ class Driver:
                     services=run.services,
                     place=self.place,
                 )
-                async with kind.open(settings, context) as run.proposer:
+                async with kind_of(settings).open(settings, context) as run.proposer:
                     await recover_own(run)
                     settle_lost(run)
-                    warn(run, notes)
+                    warn(run, run.notes)
                     await journal.flush()
                     if order.claimed is not None:
-                        order.claimed(journal.state)
-                    state = await self._guarded(run)
+                        order.claimed(state)
+                    await self._guarded(run)
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()
-        row = await self.ledger.row(mission_id)
-        if row is not None and row.head.seq > journal.head:  # the operator spoke after the last look at the stream
+        if await self.ledger.read(mission_id, journal.head, limit=1):  # the operator spoke after the last look
             return await self.close(mission_id) or state
         self.states.give(mission_id, state, journal.head)
         return state
+
+    async def _taken(self, order: RunOrder, claim: Claim, bell: Bell) -> Run:
+        """The run that an order begins. It begins with the state that was looked at last, or with a newer one."""
+        mission_id = order.mission_id
+        seen = Journal(self.ledger, mission_id, *await self.states.take(mission_id, seen=True), bell, claim=claim)
+        try:
+            return await self._begin(seen, order)
+        except (Fenced, Overtaken):
+            raise
+        except Conflict:  # another process has driven it since
+            newest = await self.states.take(mission_id)
+            return await self._begin(Journal(self.ledger, mission_id, *newest, bell, claim=claim), order)
 
     async def _driven(self, mission_id: str) -> Conflict:
         """The error for a mission that another process drives; it names the process."""
@@ -282,14 +302,25 @@ class Driver:
             await claim.release()
 
     async def _begin(self, journal: Journal, order: RunOrder) -> Run:
-        """Records who drives now and how far, and settles what a dead driver left behind."""
-        state = journal.state
-        callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, order.driver)]))
-        policy = state.mission.policy if order.placed is None else _tightened(state)
-        own = kind_of(state.mission.proposer).tools(state.mission.proposer)
-        tools = await self.source.tools_for(state.tools, policy, callers, own)
-        run = self._new_run(journal, tools, order.observer)
-        run.placed = order.placed
+        """Records who drives now and how far; an order that is refused gives the state back."""
+        try:
+            return await self._claimed(journal, order)
+        except PursuitError:
+            self.states.give(journal.mission_id, journal.state, journal.head)
+            raise
+
+    async def _claimed(self, journal: Journal, order: RunOrder) -> Run:
+        mission_id, state = journal.mission_id, journal.state
+        if order.after is not None and state.iteration_count > order.after:
+            raise Overtaken(f"{mission_id} is already past iteration {order.after}", session_id=mission_id)
+        if not (order.resume and order.driver is None and state.can_go_on):
+            _runnable(mission_id, state, order.proposal, resume=order.resume)
+        kind, settings = kind_of(state.mission.proposer), state.mission.proposer
+        notes = await kind.ready(settings, mission_id, state.mission, self.place)
+        prepared = await self._prepared(state, order)
+        run = self._new_run(journal, prepared.tools, order.observer)
+        run.placed, run.notes = order.placed, notes
+        run.checked = order.proposal if prepared is order.tools else None
         now, before = self.clock.now(), journal.state.status
         over = await worked_until(self.ledger, journal.state, now, self.task_ended)
         claimed = RunClaimed(
@@ -315,6 +346,28 @@ class Driver:
         if not await journal.record(begin):
             _runnable(journal.mission_id, journal.state, None, resume=False)
         return run
+
+    async def _prepared(self, state: MissionState, order: RunOrder) -> Prepared:
+        """The tools of a run, under the policy of everyone who has driven the mission."""
+        callers = tuple(dict.fromkeys([*state.callers, *drivers_with(state, order.driver)]))
+        policy = state.mission.policy if order.placed is None else _tightened(state)
+        if order.tools is not None and (order.tools.policy, order.tools.callers) == (policy, callers):
+            return order.tools
+        settings = state.mission.proposer
+        own = kind_of(settings).tools(settings)
+        return Prepared(await self.source.tools_for(state.tools, policy, callers, own), policy, callers)
+
+    async def checked(self, state: MissionState, order: RunOrder) -> RunOrder:
+        """The order of a client with its proposal checked. Raises with every fault, which then costs nothing."""
+        if order.proposal is None:
+            return order
+        kind = state.mission.proposer.kind
+        if not state.facts.proposed_by_client:
+            raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
+        prepared = await self._prepared(state, order)
+        if faults := faults_in(state, prepared.tools, order.proposal):
+            raise ValidationFailed([replace(fault, field=f"proposal.{fault.field}") for fault in faults])
+        return replace(order, tools=prepared)
 
     async def _leave_result(self, run: Run) -> None:
         """Lets the proposer leave the result of a mission behind that the operator completed."""

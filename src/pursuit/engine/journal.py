@@ -1,11 +1,13 @@
-"""One driver's access to one mission's stream: it folds what it reads and appends what it decides.
+"""The states of missions as folds of their streams: looked up by anyone, taken and written by a driver.
 
-Invariant: what `record` returned for is durable; an event of the operator that came in between is folded once and
-never overwritten.
+The ledger is the truth. `States` keeps what this process has folded, so that only new events are; a state is returned
+only after its head was compared with the stream's. `Journal` is one driver's access to one stream. Invariant: what
+`record` returned for is durable; an event of the operator that came in between is folded once and never overwritten.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
@@ -14,13 +16,82 @@ from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encode
 from pursuit.core.fold import advance
 from pursuit.core.listing import Listing, listing_of
 from pursuit.core.state import MissionState
-from pursuit.errors import Conflict, Fenced
-from pursuit.ledger.contract import Bell, Claim, Draft, Head, Ledger
+from pursuit.errors import Conflict, Fenced, SessionNotFound, advice
+from pursuit.ledger.contract import FORGOTTEN, Bell, Claim, Draft, Head, Ledger, StreamRow
 
 Build = Callable[[MissionState], Sequence[Event]]
+Seen = tuple[MissionState, int]
+"""The state of a mission, and the number of its last event."""
 
+MOST_STATES = 64
+"""The states that a process keeps."""
 MOST_NEWEST = 1 << 20
 """The bytes of stored events that a journal keeps; the report of a short mission needs no others."""
+
+
+def unknown_mission(mission_id: str) -> SessionNotFound:
+    """The error for a mission that is not there."""
+    text = f"no mission {mission_id!r} in this ledger; `{advice('pursuit list')}` shows all"
+    return SessionNotFound(text, session_id=mission_id)
+
+
+class States:
+    """The states by mission. A state that is taken has one owner; one that is looked at is shared."""
+
+    def __init__(self, ledger: Ledger, *, most: int = MOST_STATES) -> None:
+        self._ledger = ledger
+        self._most = most
+        self._known: OrderedDict[str, Seen] = OrderedDict()
+
+    async def look(self, mission_id: str, shows: Callable[[StreamRow], bool] = lambda _: True) -> Seen:
+        """The state of a mission, which is shared: use it before the next await. What `shows` hides is unknown."""
+        row = await self._ledger.row(mission_id)
+        if row is None or not shows(row):
+            raise unknown_mission(mission_id)
+        if row.status == FORGOTTEN:
+            self._known.pop(mission_id, None)
+            raise SessionNotFound(f"{mission_id} was forgotten", session_id=mission_id)
+        known = self._known.get(mission_id)
+        if known is None or known[1] != row.head.seq:
+            known = await self._read(mission_id)
+        self._keep(mission_id, known)
+        return known
+
+    def seen(self, mission_id: str) -> Seen | None:
+        """The state as this process last saw it, if it knows it still."""
+        return self._known.get(mission_id)
+
+    async def take(self, mission_id: str, *, seen: bool = False) -> Seen:
+        """The state for a caller that changes it; the cache forgets it until it is given back.
+
+        As `seen` it may be an older one: an append at its head fails then.
+        """
+        known = (seen and self.seen(mission_id)) or await self.look(mission_id)
+        self._known.pop(mission_id, None)
+        return known
+
+    def give(self, mission_id: str, state: MissionState, head: int) -> None:
+        """Takes back a state, unless it holds more than the stream up to `head`."""
+        if state.seq == head:
+            self._keep(mission_id, (state, head))
+
+    async def _read(self, mission_id: str) -> Seen:
+        """Folds the new events. The state leaves the cache meanwhile, or another task would fold them into it, too."""
+        state, head = self._known.pop(mission_id, (None, 0))
+        for stored in await self._ledger.read(mission_id, head):
+            state = advance(state, decode(stored.type, stored.body))
+            head = stored.seq
+        if state is None:
+            raise SessionNotFound(f"{mission_id} was forgotten", session_id=mission_id)
+        return state, head
+
+    def _keep(self, mission_id: str, known: Seen) -> None:
+        now = self._known.get(mission_id)
+        if now is None or now[1] <= known[1]:
+            self._known[mission_id] = known
+        self._known.move_to_end(mission_id)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
 
 
 class Journal:

@@ -34,6 +34,7 @@ from pursuit.engine.call_admission import MustWait, Planned
 from pursuit.engine.context import Run, Tools
 from pursuit.engine.execute import execute, run_script, running_tasks, warn
 from pursuit.engine.verify import answers_for
+from pursuit.errors import Fault
 from pursuit.proposers.contract import AnswerCall, Blocked, Done, Failed, Turn, Waiting
 
 MAX_MEMORY = 64 * 1024
@@ -41,21 +42,18 @@ REPAIRS = 2
 """How often a bad proposal goes back to its proposer."""
 
 
-def faults_in(state: MissionState, tools: Tools, proposal: Proposal, *, own: bool) -> list[str]:
-    """Why a proposal does not fit its mission: its tools, their schemas; a script that is not `own` needs permission.
-
-    `own` is whether the operator wrote what is proposed.
-    """
-    faults: list[str] = []
-    if proposal.script is not None and not own and not state.mission.allow_scripted_strategies:
-        faults.append("script: this mission has allow_scripted_strategies = false")
+def faults_in(state: MissionState, tools: Tools, proposal: Proposal) -> list[Fault]:
+    """Why a proposal does not fit its mission: its tools, their schemas; only the operator's script needs no leave."""
+    faults: list[Fault] = []
+    if proposal.script is not None and not state.facts.authored and not state.mission.allow_scripted_strategies:
+        faults.append(Fault(field="script", reason="this mission has allow_scripted_strategies = false"))
     for place, call in enumerate(proposal.tool_calls or ()):
         name = qualified(state, call.tool_name)
         if name is None:
-            known = ", ".join(state.tools[:20])
-            faults.append(f"tool_calls[{place}].tool_name: {call.tool_name!r} is not a tool of this mission ({known})")
+            reason = f"{call.tool_name!r} is not a tool of this mission ({', '.join(state.tools[:20])})"
+            faults.append(Fault(field=f"tool_calls[{place}].tool_name", reason=reason))
             continue
-        faults.extend(f"tool_calls[{place}].args: {fault}" for fault in tools.check(name, call.args))
+        faults += [Fault(field=f"tool_calls[{place}].args", reason=why) for why in tools.check(name, call.args)]
     return faults
 
 
@@ -130,7 +128,8 @@ async def propose(run: Run) -> bool:
                 run.journal.stage(_begun(run, answer))
                 return True
             case Proposal():
-                reasons = faults_in(run.state, run.tools, answer, own=run.state.facts.authored) or _remember(run)
+                faults = [] if answer is run.checked else faults_in(run.state, run.tools, answer)
+                reasons = [str(fault) for fault in faults] or _remember(run)
                 if not reasons:
                     run.journal.stage(_proposed(run, answer))
                     return True

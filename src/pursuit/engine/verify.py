@@ -18,7 +18,6 @@ from pursuit.core.evaluate import Answer, evaluate
 from pursuit.core.events import Source
 from pursuit.core.observe import text_of, value_of
 from pursuit.core.patterns import Unfinished, count, find
-from pursuit.core.pick import decides
 from pursuit.core.series import COMPARE
 from pursuit.core.state import CallRecord, observation_view
 from pursuit.engine.call_admission import Planned
@@ -60,7 +59,7 @@ def plan_check(run: Run, check: Check, again: int = 0) -> Planned:
 async def answers_for(run: Run) -> dict[str, Answer]:
     """What the sandbox says of each predicate, and the result of each check that is due."""
     mission = run.state.mission
-    if decides(mission):
+    if mission.picks:
         return {}  # its children were checked
     if not any(isinstance(one, Check) for one in mission.criteria):
         return await _answers(run)

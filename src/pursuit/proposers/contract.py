@@ -256,7 +256,7 @@ class ProposerContext:
 
     mission: Mission
     mission_id: str = ""
-    tools: Sequence[OfferedTool] = ()
+    tools: Callable[[], Sequence[OfferedTool]] = tuple
     record: Callable[[LanguageModel], LanguageModel] = _as_it_is
     past: Past = _no_past
     blob: Callable[[str], Awaitable[bytes | None]] = _no_blob

@@ -200,9 +200,10 @@ class Conversations:
         settings = state.mission.proposer
         if not settings.asks_model:
             raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
+        tools = await self._tools(state)
         return ProposerContext(
             mission=state.mission,
-            tools=await self._tools(state),
+            tools=lambda: tools,
             blob=self.ledger.blob,
             mission_id=mission_id,
             now=self.driver.clock.now,

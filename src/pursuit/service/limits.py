@@ -93,20 +93,25 @@ class ClientLimits:
     def __init__(self, ledger: Ledger, clock: Clock, config: LimitsConfig) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._config = config
+        self._ceilings = {None: config.of(None)} | {name: config.of(name) for name in config.callers}
+        self._counted = {name for name, one in self._ceilings.items() if one.counts}
+        """The tokens whose use is counted in the ledger."""
+        self.counts_requests = config.requests
+        """Whether a limit is about requests or tasks, so that each request has to be seen."""
         self._starting = anyio.Lock()
         self._driving: dict[str, list[str]] = {}
         self._calls: dict[str, tuple[float, int]] = {}
         self._clients: dict[str, Ceilings] = {}
 
-    @property
-    def counts_requests(self) -> bool:
-        """Whether a limit is about requests or tasks, so that each request has to be seen."""
-        return self._config.requests
-
     def of(self, caller: Caller) -> Ceilings | None:
         """The ceilings of a caller; None for the operator."""
-        return None if caller.subject is None else self._config.of(caller.credential)
+        return None if caller.subject is None else self._of(caller.credential)
+
+    def _of(self, credential: str | None) -> Ceilings:
+        return self._ceilings.get(credential, self._ceilings[None])
+
+    def _counts(self, credential: str | None) -> bool:
+        return (credential if credential in self._ceilings else None) in self._counted
 
     def count_request(self, caller: Caller) -> None:
         """Counts a request of a client. Raises `LimitReached`."""
@@ -144,7 +149,7 @@ class ClientLimits:
         if endless and not limits.unbounded:
             reason = f"only the operator starts a mission without a bound; {advice('`unbounded = true` in `[limits]`')}"
             raise ValidationFailed([Fault(field="budget.unbounded", reason=f"{reason} allows it; set a cap")])
-        if not limits.counts:
+        if not self._counts(caller.credential):
             yield
             return
         async with self._starting:  # two starts at once must not pass the same count
@@ -195,9 +200,9 @@ class ClientLimits:
 
     async def ceiling(self, state: MissionState, spent: Spent) -> str | None:
         """Counts what a mission has used, for its owner; why it may not go on, or None."""
-        limits = self._config.of(state.credential)
-        if state.owner is None or not limits.counts:
+        if state.owner is None or not self._counts(state.credential):
             return None
+        limits = self._of(state.credential)
         usage = await self._count(
             state.owner,
             tokens=0 if limits.tokens_a_day is None else spent.tokens,
@@ -222,7 +227,7 @@ class ClientLimits:
 
     async def forgotten(self, owner: str | None, credential: str | None, size: int) -> None:
         """Gives the bytes of a forgotten mission back."""
-        if owner is not None and self._config.of(credential).counts:
+        if owner is not None and self._counts(credential):
             await self._count(owner, bytes=-size)
 
     async def _owned(self, subject: str, status: tuple[str, ...]) -> AsyncGenerator[str]:

@@ -43,8 +43,8 @@ from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.execute import worked_until
+from pursuit.engine.journal import Seen, States, unknown_mission
 from pursuit.engine.lessons import recall
-from pursuit.engine.state_cache import States, unknown_mission
 from pursuit.errors import (
     AttemptNotFound,
     InvalidArgument,
@@ -387,6 +387,14 @@ class Queries:
         if row is not None and not self.is_visible(caller, row):
             raise unknown_mission(mission_id)
 
+    async def look(self, caller: Caller, mission_id: str) -> Seen:
+        """The state and the head of a mission that this caller may know of."""
+        return await self.states.look(mission_id, lambda row: self.is_visible(caller, row))
+
+    async def seen(self, mission_id: str) -> MissionState:
+        """The state of a mission as this process last saw it."""
+        return (self.states.seen(mission_id) or await self._load(mission_id))[0]
+
     async def state(self, mission_id: str) -> MissionState:
         """The state of a mission now."""
         return (await self._load(mission_id))[0]
@@ -684,7 +692,7 @@ class Queries:
         row = await self.ledger.row(task_id) if task_id is not None else None
         return row is not None and row.status in RUNNING
 
-    async def _load(self, mission_id: str) -> tuple[MissionState, int]:
+    async def _load(self, mission_id: str) -> Seen:
         require_id(mission_id)
         return await self.states.look(mission_id)
 

@@ -16,8 +16,9 @@ from pursuit.core.events import Identity, IterationProposed
 from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Placed
-from pursuit.engine.driver import RunOrder, ToolSource, has_ended
-from pursuit.errors import Fault, InvalidArgument, Overtaken, PursuitError, SessionNotFound, ValidationFailed
+from pursuit.engine.driver import RunOrder, has_ended
+from pursuit.engine.journal import Seen
+from pursuit.errors import InvalidArgument, Overtaken, PursuitError, SessionNotFound
 from pursuit.proposers.language import LanguageModel
 from pursuit.service.audit import Caller, gist_of_proposal
 from pursuit.service.queries import history_page, outcome_rows
@@ -27,27 +28,6 @@ Begin = Callable[[RunOrder], Awaitable[None]]
 """Begins a run in the background; returns once it is in the ledger, and raises what refuses it."""
 
 
-async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSource) -> None:
-    """Raises with every fault of a client's proposal, which then costs the mission nothing."""
-    kind, tools, scripts = state.mission.proposer.kind, state.tools, state.mission.allow_scripted_strategies
-    if not state.facts.proposed_by_client:
-        raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
-    faults: list[Fault] = []
-    if proposal.script is not None and not scripts:
-        faults.append(Fault(field="proposal.script", reason="this mission has allow_scripted_strategies = false"))
-    offered = await source.tools_for(tools)
-    for place, call in enumerate(proposal.tool_calls or ()):
-        at = f"proposal.tool_calls[{place}]"
-        names = [tool for tool in tools if _means(call.tool_name, tool)]
-        if len(names) != 1:
-            known = ", ".join(tools[:20])
-            faults.append(Fault(field=f"{at}.tool_name", reason=f"{call.tool_name!r} is not one of {known}"))
-            continue
-        faults += [Fault(field=f"{at}.args", reason=reason) for reason in offered.check(names[0], call.args)]
-    if faults:
-        raise ValidationFailed(faults)
-
-
 def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
     """Whether an iteration was begun by this proposal, which a client sends again after it got no answer."""
     calls = proposal.tool_calls or []
@@ -55,14 +35,10 @@ def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
         begun.script == proposal.script
         and len(begun.calls) == len(calls)
         and all(
-            _means(asked.tool_name, call.tool) and asked.args == call.args
+            asked.tool_name in (call.tool, call.tool.partition(".")[2]) and asked.args == call.args
             for asked, call in zip(calls, begun.calls, strict=True)
         )
     )
-
-
-def _means(word: str, tool: str) -> bool:
-    return word == tool or word == tool.partition(".")[2]
 
 
 def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -94,7 +70,7 @@ class Runner(Service):
         the policy mode that the operator chose. With `begin` the run is in the background.
         """
         await self._require_parent(mission_id)
-        async with self.control(caller, "run", mission_id):
+        async with self.audit.control(caller or self.caller, "run", mission_id):
             driver = (caller or self.caller).identity
             order = RunOrder(mission_id, resume=True, observer=observer, mode=mode, driver=driver)
             if begin is None:
@@ -114,17 +90,23 @@ class Runner(Service):
         sampler: LanguageModel | None = None,
         mode: str | None = None,
         begin: Begin | None = None,
+        seen: Seen | None = None,
     ) -> dict[str, Any]:
         """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
 
         A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
         nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
         the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
-        With `begin` the run is in the background, and the answer has no iterations.
+        With `begin` the run is in the background, and the answer has no iterations. `seen` is what the caller found
+        when it looked at the mission just now.
         """
-        repeated, proposal, head = await self._before(mission_id, iterations, proposal, after)
+        if iterations < 1:
+            raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
+        seen = await self._require_parent(mission_id, seen)
+        repeated, proposal, head = await self._before(mission_id, seen, iterations, proposal, after)
         if repeated is not None:
             return repeated
+        who = caller or self.caller
         first: list[int] = []  # where this run began: what another driver does before is not this caller's
         order = RunOrder(
             mission_id,
@@ -134,12 +116,13 @@ class Runner(Service):
             observer=observer,
             sampler=sampler,
             mode=mode,
-            driver=(caller or self.caller).identity,
+            driver=who.identity,
             claimed=lambda state: first.append(state.iteration_count),
         )
+        order = await self.driver.checked(seen[0], order)
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         asked |= {} if begin is None else {"background": True}
-        async with self.control(caller, "iterate", mission_id, asked), self.driving(caller, mission_id):
+        async with self.audit.control(who, "iterate", mission_id, asked), self.driving(caller, mission_id):
             try:
                 if begin is not None:
                     await begin(order)
@@ -157,12 +140,10 @@ class Runner(Service):
         return nullcontext() if self.limits is None else self.limits.driving(caller or self.caller, mission_id)
 
     async def _before(
-        self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None
+        self, mission_id: str, seen: Seen, iterations: int, proposal: Proposal | None, after: int | None
     ) -> tuple[dict[str, Any] | None, Proposal | None, int]:
         """The answer that a caller missed, or None; the proposal, unless its iteration has begun already; the head."""
-        if iterations < 1:
-            raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
-        state, head = await self._require_parent(mission_id)
+        state, head = seen
         head = head if state.open is None else 0  # the calls of an open iteration are before the head
         done = state.iteration_count
         if after is not None and after > done:
@@ -171,12 +152,9 @@ class Runner(Service):
             )
         if after is not None and after < done:
             return await self.missed(mission_id, iterations, after), None, head
-        if proposal is None:
-            return None, None, head
-        if after is not None and state.open is not None and is_same_proposal(state.open.proposed, proposal):
-            return None, None, head
-        await check_proposal(state, proposal, self.driver.source)
-        return None, proposal, head
+        if proposal is None or after is None or state.open is None:
+            return None, proposal, head
+        return None, None if is_same_proposal(state.open.proposed, proposal) else proposal, head
 
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
         """The answer of an earlier `iterate`, for a client that did not get it."""
@@ -247,9 +225,9 @@ class Runner(Service):
                 state = await self.state(mission_id)
         return False
 
-    async def _require_parent(self, mission_id: str) -> tuple[MissionState, int]:
+    async def _require_parent(self, mission_id: str, seen: Seen | None = None) -> Seen:
         """The state and the head of a mission to drive. Raises for a child whose parent has ended, and ends it."""
-        state, head = await self._load(mission_id)
+        state, head = seen or await self._load(mission_id)
         parent = state.parent
         if parent is None or state.terminal:
             return state, head

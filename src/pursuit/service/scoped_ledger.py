@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Unpack
 
 from pursuit.core.tasks import TaskCreated, decode_task
-from pursuit.engine.state_cache import unknown_mission
+from pursuit.engine.journal import unknown_mission
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import FORGOTTEN, FoundStream, Ledger, StoredEvent, StreamFilter, StreamPage, StreamRow
 

@@ -202,7 +202,8 @@ class Service(Queries):
         async with audited, self._starting(caller, mission, len(draft.body)):
             if for_workers:
                 await self._enqueue(mission_id, state, at_least=PLACED_WITHIN)
-            await self.ledger.append(mission_id, 0, [draft], status="pending", summary=summary_of(state))
+            head = await self.ledger.append(mission_id, 0, [draft], status="pending", summary=summary_of(state))
+        self.states.give(mission_id, state, head.seq)
         kind_of(mission.proposer).started(mission.proposer, mission_id, self.driver.place)
         return Started(session_id=mission_id, warnings=tuple(created.warnings))
 

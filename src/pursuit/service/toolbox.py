@@ -293,7 +293,7 @@ class Planner:
 
         context = ProposerContext(
             mission=admitted.mission,
-            tools=offered(state, tools),
+            tools=lambda: offered(state, tools),
             record=lambda model: _Counted(model, spent),
             past=past,
             place=DrivingPlace(access=self.access),
@@ -323,7 +323,7 @@ async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[
             case Turn():
                 return {"failed": list(answer.failed)} if answer.failed else _turn(tools, answer)
             case Proposal():
-                reasons = faults_in(state, tools, answer, own=state.facts.authored)
+                reasons = [str(fault) for fault in faults_in(state, tools, answer)]
                 if not reasons:
                     return _shown(state, tools, answer)
     return {"failed": list(reasons)}

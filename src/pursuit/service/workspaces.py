@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pursuit.core.history import History
-from pursuit.core.pick import decides, rivals, winner
+from pursuit.core.pick import rivals, winner
 from pursuit.core.report import criteria_rows
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.proposers.agent.workspace import AgentWorkspace, WorkspaceFailed
@@ -46,7 +46,7 @@ async def apply_result(service: Service, mission_id: str, *, unfinished: bool = 
 async def drop_workspace(service: Service, mission_id: str) -> dict[str, Any]:
     """Removes the worktree and the snapshots of a mission; its branch stays."""
     state = await service.state(mission_id)
-    if decides(state.mission):
+    if state.mission.picks:
         rows = [await drop_workspace(service, child.session_id) for _, child in rivals(state)]
         return {"session_id": mission_id, "dropped": ", ".join(row["dropped"] for row in rows)}
     async with service.control(None, "workspace_drop", mission_id), _alone(service, mission_id) as workspace:
@@ -71,7 +71,7 @@ async def _alone(service: Service, mission_id: str) -> AsyncGenerator[AgentWorks
 async def _opened(service: Service, mission_id: str) -> AsyncGenerator[AgentWorkspace]:
     """The workspace as the mission left it. Raises `InvalidArgument` if it has none."""
     state = await service.state(mission_id)
-    if decides(state.mission):
+    if state.mission.picks:
         won = winner(state)
         if won is None:
             raise InvalidArgument(f"no agent of {mission_id} has won; name the mission of one", session_id=mission_id)

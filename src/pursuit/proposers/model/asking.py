@@ -91,9 +91,10 @@ class AskModel(ModelAsker):
         self._models = models
         self._means = means
         self._patience = patience or Patience()
-        self._names = ToolNames((tool.name for tool in means.tools), reserved=(NOTHING, SCRIPT))
-        own = [self._shown(tool) for tool in means.tools if tool.name in OWN_TOOLS]
-        self._offer = offer([self._shown(tool) for tool in means.tools if tool.name not in OWN_TOOLS], room)
+        tools = means.tools()
+        self._names = ToolNames((tool.name for tool in tools), reserved=(NOTHING, SCRIPT))
+        own = [self._shown(tool) for tool in tools if tool.name in OWN_TOOLS]
+        self._offer = offer([self._shown(tool) for tool in tools if tool.name not in OWN_TOOLS], room)
         self._offer.tools.extend(own)
         self._all_tools: tuple[OfferedTool, ...] | None = None
         self._tools_body = b""

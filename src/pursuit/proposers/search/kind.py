@@ -38,7 +38,7 @@ class SearchKind(SimpleKind[SearchProposer]):
         """Searches."""
         from pursuit.proposers.search.proposer import Search  # noqa: PLC0415 - only for a search
 
-        return Search(context.mission, settings, context.past, context.tools)
+        return Search(context.mission, settings, context.past, context.tools())
 
     def report(self, mission: Mission, settings: SearchProposer, report: Mapping[str, Any]) -> Mapping[str, Any]:
         """How much each parameter matters."""

@@ -83,13 +83,12 @@ class Elicitation:
             return False
         return self._has_a_round(ctx, mission_id) if is_modern(ctx.protocol_version) else ctx.session.can_send_request
 
-    async def model_of(self, ctx: Context, mission_id: str, answers: ClientAnswers | None) -> ClientModel | None:
+    def model_of(
+        self, ctx: Context, mission_id: str, state: MissionState, answers: ClientAnswers | None
+    ) -> ClientModel | None:
         """The client's own model, if it has one and the mission wants to ask it."""
-        if not declares_sampling(ctx):
-            return None
-        state = await self._state_of(mission_id)
         proposer = state.mission.proposer
-        if not proposer.LENDS_MODEL:
+        if not proposer.LENDS_MODEL or not declares_sampling(ctx):
             return None
         if not is_modern(ctx.protocol_version):
             return PushedModel(ctx, proposer.preferences()) if ctx.session.can_send_request else None

@@ -15,6 +15,7 @@ from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.engine.context import Observer, Phase
+from pursuit.engine.journal import Seen
 from pursuit.errors import LimitReached
 from pursuit.server.errors import Context, caller_of
 from pursuit.server.missions.elicitation import MOST_ROUNDS, ClientAnswers, Elicitation
@@ -44,17 +45,17 @@ class IterateCall:
     model: ClientModel | None
     observer: Observer
 
-    async def begin(self, proposal: Proposal | None, after: int | None) -> dict[str, Any]:
+    async def begin(self, seen: Seen, proposal: Proposal | None, after: int | None) -> dict[str, Any]:
         """The call's first request."""
-        answer = await self._drive(self.count, proposal, after)
+        answer = await self._drive(self.count, proposal, after, seen)
         rows = answer["iterations"]
-        first = rows[0]["iteration_index"] if rows else (await self._state()).iteration_count
+        first = rows[0]["iteration_index"] if rows else (await self.service.seen(self.mission_id)).iteration_count
         return await self._while_asked(range(first, first + self.count)) or answer
 
     async def resume(self, answers: ClientAnswers) -> dict[str, Any]:
         """The rest of a call that came back with answers; a repeated request gets the answer that it missed."""
         span = range(answers.first, answers.first + self.count)
-        if answers.answered and self._unfinished(await self._state(), span):
+        if answers.answered and self._unfinished(await self.service.state(self.mission_id), span):
             await self._continue(span)
         answer = await self.service.missed(self.mission_id, self.count, span.start)
         if not answers.answered:
@@ -72,7 +73,7 @@ class IterateCall:
         """Goes on for as long as the person behind the client answers; None if the mission asks nothing."""
         answer: dict[str, Any] | None = None
         for _ in range(MOST_ROUNDS):
-            waits_for = (await self._state()).waiting_for
+            waits_for = (await self.service.seen(self.mission_id)).waiting_for
             if waits_for == "input" and self.model is not None and self.model.question is not None:
                 name, question = self.model.question
                 self.elicitation.put(self.ctx, self.mission_id, {name: question}, span.start)
@@ -86,10 +87,11 @@ class IterateCall:
 
     async def _continue(self, span: range) -> None:
         """Drives the rest of the run that stopped for a question."""
-        await self._drive(max(1, span.stop - (await self._state()).iteration_count))
+        done = (await self.service.state(self.mission_id)).iteration_count
+        await self._drive(max(1, span.stop - done))
 
     async def _drive(
-        self, iterations: int, proposal: Proposal | None = None, after: int | None = None
+        self, iterations: int, proposal: Proposal | None = None, after: int | None = None, seen: Seen | None = None
     ) -> dict[str, Any]:
         return await self.service.iterate(
             self.mission_id,
@@ -99,10 +101,8 @@ class IterateCall:
             observer=self.observer,
             caller=caller_of(self.ctx),
             sampler=self.model,
+            seen=seen,
         )
-
-    async def _state(self) -> MissionState:
-        return await self.service.state(self.mission_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -348,6 +348,7 @@ class MissionTools:
                 },
                 refusal={"iterations": []},
                 plan=self._iterate_as_task,
+                looks=True,
             ),
             ServerTool(
                 name="mission_checkpoint",
@@ -495,6 +496,7 @@ class MissionTools:
 
     async def _iterate(self, ctx: Context, asked: IterateArguments) -> Result:
         name, count = asked.session_id, asked.max_iterations_this_call
+        state, _ = seen = await self._service.look(caller_of(ctx), name)
         if asked.background:
             answer = await self._service.iterate(
                 name,
@@ -503,11 +505,13 @@ class MissionTools:
                 after=asked.after,
                 caller=caller_of(ctx),
                 begin=self._runs.begin,
+                seen=seen,
             )
             return _iterated(answer)
-        await self._runtime.use_servers_of(name)
+        if state.file is not None:
+            await self._runtime.use_servers_of(name)
         answers = await self._elicitation.take_answers(ctx, name)
-        model = await self._elicitation.model_of(ctx, name, answers)
+        model = self._elicitation.model_of(ctx, name, state, answers)
         async with reported_to(ctx.session, count) as observer:
             call = IterateCall(
                 service=self._service,
@@ -518,8 +522,10 @@ class MissionTools:
                 model=model,
                 observer=observer,
             )
-            answer = await (call.begin(asked.proposal, asked.after) if answers is None else call.resume(answers))
-        open_ones = await self._approvals.open(name) if answer["status"] == "waiting" else []
+            run = call.begin(seen, asked.proposal, asked.after) if answers is None else call.resume(answers)
+            answer = await run
+        asks = answer["status"] == "waiting" and (await self._service.seen(name)).approvals.asked
+        open_ones = await self._approvals.open(name) if asks else []
         waits_for = [approval_row(one) for one in open_ones]
         return _iterated({**answer, "pending_approvals": waits_for} if waits_for else answer)
 
@@ -527,7 +533,7 @@ class MissionTools:
         """A run as a task, with what another process needs to resume it; a background run is none."""
         if asked.background:
             return TaskPlan(title="mission_iterate", when="never")
-        state = await self._service.state(asked.session_id)
+        state, _ = await self._service.look(caller_of(ctx), asked.session_id)
         unable = capabilities_of(ctx).get("elicitation") is None
         run = MissionRun(
             session_id=asked.session_id,

@@ -88,7 +88,8 @@ class ServerTool:
     `descriptions` explains the arguments by name; `in_words` are fields whose schema is a part of their description,
     which takes half the room. `refusal` is what the structured content of a refused call has beside
     the error. `plan` says what a call is as a task; without it no call of the tool becomes one. `app` says that clients
-    with MCP Apps show its result as the view of a mission.
+    with MCP Apps show its result as the view of a mission. `looks` says that its handlers look the mission up as their
+    client; for other tools the dispatch refuses a mission that the client may not know of.
     """
 
     name: str
@@ -103,6 +104,7 @@ class ServerTool:
     refusal: Mapping[str, Any] = field(default_factory=dict[str, Any])
     plan: Callable[[Context, Any], Awaitable[TaskPlan]] | None = None
     app: bool = False
+    looks: bool = False
 
     def declared(self, *, apps: bool = False) -> Tool:
         """The tool as `tools/list` shows it, also to a client with MCP Apps."""
@@ -192,7 +194,7 @@ class ToolDispatch:
         """The arguments of a call, about a mission that its client may know of."""
         asked = tool.parse(params.arguments or {})
         mission_id = getattr(asked, "session_id", None)
-        if mission_id is not None:
+        if mission_id is not None and not tool.looks:
             await self._require(ctx, mission_id)
         return asked
 
