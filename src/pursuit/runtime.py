@@ -38,7 +38,7 @@ from pursuit.engine.journal import States
 from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
 from pursuit.ledger.contract import LEASE_SECONDS, Ledger
 from pursuit.ledger.opening import open_ledger, open_placement
-from pursuit.ledger.placement import CHECK, Placement
+from pursuit.ledger.placement import CHECK, CODE, Placement
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.contract import DrivingPlace
 from pursuit.proposers.language import ROOM, ModelAccess, Price
@@ -540,14 +540,15 @@ class Runtime:
                 f"a worker needs a ledger that machines share: --state postgresql://…, not {self.state_path}",
                 field="state",
             )
-        checks = [f"{CHECK}{name}" for name in self.service.checks]
+        has = [f"{CHECK}{name}" for name in self.service.checks]
+        has += [f"{CODE}{name}" for name in self.service.driver.place.callables]
         lease = self._settings.get("lease_seconds", LEASE_SECONDS)
         return RunLoop(
             self.service,
             self.use_servers_of,
             self.placement,
             LoopSettings(lease_seconds=lease, **settings),
-            has=[*self._pool.names, *checks],
+            has=[*self._pool.names, *has],
             finish_calls=self.tasks.finish_calls,
         )
 

@@ -123,3 +123,22 @@ def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path: Path)
 
     anyio.run(main)
     assert place.json("status", "last")["status"] == "completed"
+
+
+@pytest.mark.guarantee("a-package-adds-a-kind")
+def test_a_parent_names_such_a_kind_only_where_the_operator_allows_it(tmp_path: Path) -> None:
+    place = Installed(tmp_path)
+    proposer = {"kind": "halving", "tool_name": "commands.weigh", "argument": "width", "start": 8}
+    criterion = {"criterion_id": "m", "kind": "metric_threshold", "metric": "mass", "op": "<=", "target": 2.4}
+    child = {"directive": "c", "criteria": [criterion], "budget": {"max_iterations": 5}, "proposer": proposer}
+    head = MISSION.partition("[proposer]")[0].replace("max_iterations = 9", "max_iterations = 7")
+    script = f"[proposer]\nkind = 'script'\nscript = '''await fleet.spawn(**{child!r})'''\n[fleet]\n"
+    (place.project / "parent.toml").write_text(head + script, encoding="utf-8")
+    place.run("run", "parent.toml", "--mode", "auto")
+    refused = place.run("history", "last", "--full", "--json")
+    assert "a parent mission cannot name a proposer of another package" in refused.stdout, refused
+    with (place.project / "pursuit.toml").open("a", encoding="utf-8") as file:
+        file.write('[proposers]\nclients = ["halving"]\n')
+    (place.project / "again.toml").write_text(head + script, encoding="utf-8")
+    place.run("run", "again.toml", "--mode", "auto")
+    assert place.json("status", "last")["status"] == "completed"

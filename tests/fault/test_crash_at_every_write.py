@@ -12,7 +12,8 @@ import pytest
 from crashing import CrashingRuntime, World, calls_of, first_run
 from postgres_server import NewDatabase
 
-from pursuit import Budget, Mission
+from pursuit import Budget, Mission, View
+from pursuit import call as propose_call
 from pursuit.core.criteria import check, event, metric, predicate
 from pursuit.engine.driver import RunOrder
 from pursuit.errors import LedgerUnavailable
@@ -130,6 +131,46 @@ def test_nothing_is_lost_and_nothing_runs_twice_on_postgres(
         return writes
 
     assert anyio.run(rounds) > 25, "the mission is too short to be a test"
+
+
+@pytest.mark.guarantee("crash-at-every-write")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_function_is_asked_again_for_what_is_not_durable(tmp_path: Path, when: Literal["before", "after"]) -> None:
+    asked: list[int] = []
+
+    def propose(view: View) -> Any:
+        asked.append(view.iteration)
+        assert view.memory.get("asked", 0) == view.iteration, "its memory is that of the proposals that are stored"
+        view.memory["asked"] = view.iteration + 1
+        return propose_call("world.write", key=f"w{view.iteration}")
+
+    wanted = Mission(
+        directive="d",
+        criteria=[metric("reads") >= 10_000],
+        budget=Budget(max_iterations=3),
+        allow_all_tools=True,
+        stagnation_threshold="off",
+        proposer=propose,
+    )
+
+    async def rounds() -> int:
+        _, writes = await first_run(wanted, World(), tmp_path / "whole" / "ledger.db", None, when)
+        for at in range(1, writes + 1):
+            world, state = World(), tmp_path / f"{at}-{when}" / "ledger.db"
+            asked.clear()
+            mission_id, _ = await first_run(wanted, world, state, at, when)
+            if mission_id is None:
+                continue
+            async with CrashingRuntime(world, state) as runtime:
+                runtime.service.driver.place.handed[mission_id] = propose
+                if not (found := await runtime.service.state(mission_id)).terminal:
+                    await runtime.service.run(mission_id)
+                found = await runtime.service.state(mission_id)
+                assert (found.iteration_count, found.remembered) == (3, {"asked": 3})
+                assert (sorted(set(asked)), len(asked) <= 4) == ([0, 1, 2], True)
+        return writes
+
+    assert anyio.run(rounds) > 8, "the mission is too short to be a test"
 
 
 class _FullDisk:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
+from engine_stage import driving
 
 import pursuit
 from pursuit import Budget, Mission, Runtime, ValidationFailed, View, metric
@@ -150,6 +153,70 @@ def test_a_function_that_hangs_is_abandoned(tmp_path: Path) -> None:
     report = ran(tmp_path, settings)
     assert report.verdict_reason == "proposer_failed"
     assert "proposer_seconds" in str(report.data["reason_text"])
+
+
+def test_a_sync_function_that_hangs_is_abandoned(tmp_path: Path) -> None:
+    over = threading.Event()
+    settings = pursuit.PythonProposer.of(lambda view: over.wait()).model_copy(update={"proposer_seconds": 0.01})
+    report = ran(tmp_path, settings)
+    over.set()
+    assert report.verdict_reason == "proposer_failed"
+
+
+async def test_a_pause_abandons_a_function(tmp_path: Path) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def hangs(view: View) -> Any:
+        asked.set()
+        over.wait()
+
+    async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), tools=[evaluate]) as runtime:
+        started = await runtime.service.start(wanted(hangs, tool_allowlist=["python.*"]))
+        async with driving(runtime, started.session_id):
+            await anyio.to_thread.run_sync(asked.wait)
+            await runtime.service.pause(started.session_id)
+        over.set()
+        assert (await runtime.service.state(started.session_id)).status == "paused"
+
+
+async def test_the_operator_resumes_a_mission_whose_proposer_failed(tmp_path: Path) -> None:
+    repaired = False
+
+    def proposer(view: View) -> Any:
+        return thinner(view) if repaired else 1 / 0
+
+    async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), tools=[evaluate]) as runtime:
+        report = await runtime.pursue(wanted(proposer))
+        assert report.verdict_reason == "proposer_failed"
+        repaired = True
+        assert (await runtime.resume(report.session_id)).completed
+        assert (await runtime.service.verify()).ok
+
+
+def test_keys_are_in_no_trace_and_in_no_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-of-the-operator")
+
+    def broken(view: View) -> Any:
+        raise ValueError("Bearer abcdef.ghi was refused\nfor sk-of-the-operator " + "x" * 9_000)
+
+    report = ran(tmp_path, broken)
+    shown = caplog.text + str(report.data)
+    assert "ValueError: Bearer *** was refused for ***" in str(report.data["reason_text"])
+    assert "sk-of-the-operator" not in shown
+    assert "abcdef.ghi" not in shown
+    assert all(len(one.getMessage()) < 5_000 for one in caplog.records)
+
+
+async def test_a_changed_source_is_a_warning(tmp_path: Path) -> None:
+    state, config = tmp_path / "ledger.db", Configuration(callables=frozenset({f"{tmp_path}/strategy.py:propose"}))
+    (tmp_path / "strategy.py").write_text(STRATEGY)
+    async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
+        settings = pursuit.PythonProposer(callable=f"{tmp_path}/strategy.py:propose", digest="0" * 64)
+        report = await runtime.pursue(wanted(settings, tool_allowlist=["python.*"]))
+        assert report.completed
+        assert "has changed since the mission was started" in str(report.data["warnings"])
 
 
 @pytest.mark.parametrize("memory", [{"x": object()}, {"x": "y" * 70_000}])

@@ -641,7 +641,7 @@ def _resumed(state: MissionState, event: MissionResumed) -> None:
     if event.model is not None:
         state.mission, state.conversation.fallback = state.mission.with_model(event.model), 0
     if event.reopens and state.can_go_on:
-        state.no_progress, state.trail = 0, {}
+        state.no_progress, state.proposer_failures, state.trail = 0, 0, {}
     _stands_resumed(state, event)
 
 

@@ -250,14 +250,18 @@ def find_kind(name: str) -> Kind | None:
     return None if found is None else cast("Kind", found.load()())
 
 
-def refused_to_clients(settings: ProposerSettings, allowed: Collection[str]) -> str | None:
-    """Why a client may not name this proposer; kinds of other packages must be among those that are allowed."""
-    if settings.CLIENTS is not None:
+def refused_to_clients(settings: ProposerSettings, allowed: Collection[str], *, child: bool = False) -> str | None:
+    """Why a client, or for a `child` its parent, may not name this proposer.
+
+    Kinds of other packages must be among those that are allowed. What a child may be is checked with its parent's call.
+    """
+    if settings.CLIENTS is not None and not child:
         return settings.CLIENTS
     if settings.kind in BUILT_IN or settings.kind in allowed:
         return None
     add = advice('`clients = ["{}"]` in `[proposers]`', settings.kind)
-    return f"a client cannot name a proposer of another package; the operator can allow it: {add} of pursuit.toml"
+    who = "a parent mission" if child else "a client"
+    return f"{who} cannot name a proposer of another package; the operator can allow it: {add} of pursuit.toml"
 
 
 def settings_type(proposer: object) -> type[ProposerSettings] | None:

@@ -326,8 +326,9 @@ class Standing:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it has ended and the operator can still resume it: it made no progress, and has no parent."""
-        return self.status == "terminated" and self.verdict_reason == "no_progress" and self.parent is None
+        """Whether it has ended and the operator can still resume it: it was stuck, and has no parent."""
+        stuck = self.verdict_reason in ("no_progress", "proposer_failed")
+        return self.status == "terminated" and stuck and self.parent is None
 
 
 @dataclass(slots=True, kw_only=True)

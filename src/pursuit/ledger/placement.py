@@ -24,8 +24,10 @@ DRAIN = "drain"
 MACHINE = "machine:"
 FILE = "file:"
 CHECK = "check:"
+CODE = "code:"
 EVENT = "event:"
-"""What a requirement is, if it is no server: a machine, a file, a named check, a type of event that must be known."""
+"""What a requirement is, if it is no server: a machine, a file, a named check, code that the configuration lists, or a
+type of event that must be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,11 @@ class Health:
 
 def _shown(thing: str) -> str:
     kind, _, name = thing.partition(":")
-    words = {"machine": f"to be the machine {name}", "check": f"the check {name}"}
+    words = {
+        "machine": f"to be the machine {name}",
+        "check": f"the check {name}",
+        "code": f"{name} among its callables",
+    }
     return thing if " " in thing else words.get(kind, f"the server {thing}")
 
 

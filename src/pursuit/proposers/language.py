@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import msgspec
 
 from pursuit.core.events import ModelAnswer, ModelAnswered, Request
+from pursuit.upstream.fixed_patterns import SECRET_TEXT
 
 _SAME = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google", "google-vertex": "google"}
 _PER = 1_000_000
@@ -312,6 +314,14 @@ class ModelRequest:
     def digest(self) -> str:
         """A fingerprint of everything that the model sees."""
         return self.measured.digest(self.system.encode(), self.tools_body)
+
+
+def hide_keys(text: str) -> str:
+    """The text without the keys in this process's environment, and without bearer tokens."""
+    for name, value in os.environ.items():
+        if name.endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")) and len(value) > 5:
+            text = text.replace(value, "***")
+    return SECRET_TEXT.sub(lambda found: f"{found[1] or ''}***", text)
 
 
 class NoAnswer(Exception):

@@ -38,9 +38,10 @@ from pursuit.proposers.contract import (
     SimpleKind,
     Waiting,
 )
+from pursuit.proposers.language import hide_keys
 from pursuit.proposers.view import View
 
-MAX_TRACE = 4_096
+MAX_TRACE, LONGEST_REASON = 4_096, 500
 _log = logging.getLogger(__name__)
 Answered = Proposal | ToolCall | Sequence[ToolCall] | Waiting | Done
 ProposeFunction = Callable[[View], Answered | Awaitable[Answered]]
@@ -158,9 +159,10 @@ class FunctionProposer(Proposer):
             try:
                 answer = await self._ask(view)
             except Exception as error:  # noqa: BLE001 - the operator's own function may raise anything
-                trace = "".join(traceback.format_exception(error))[-MAX_TRACE:]
-                _log.error("the proposer %s failed:\n%s", self._settings.callable, trace)
-                return Failed(f"{type(error).__name__}: {error}"[:500], final=True)
+                trace = hide_keys("".join(traceback.format_exception(error)))
+                _log.error("the proposer %s failed:\n%s", self._settings.callable, trace[-MAX_TRACE:])
+                said = " ".join(traceback.format_exception_only(error)[-1].split())
+                return Failed(hide_keys(said)[:LONGEST_REASON], final=True)
         if late.cancelled_caught:
             return Failed(f"the proposer gave no answer within {limit:g} s (proposer_seconds)", final=True)
         return _proposed(answer)

@@ -110,6 +110,7 @@ async def admit(
     *,
     among: Collection[str] | None = None,
     clients: Collection[str] | None = None,
+    child: bool = False,
 ) -> Admitted:
     """Connects the servers that the mission needs and resolves every name in it; its language model is looked for.
 
@@ -127,7 +128,7 @@ async def admit(
     if mission.names_no_tools:
         resolver.fault("tool_allowlist", ONE_WAY)
     named = list(dict.fromkeys([*resolver.allowlist(), *own]))
-    resolver.proposer(pool, clients)
+    resolver.proposer(pool, clients, child=child)
     if mission.fleet is not None and FLEET in pool.names:
         resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
     resolver.tools = resolver.permitted(named)
@@ -236,10 +237,11 @@ class _MissionTools:
         words = [word for word in mission.tool_allowlist if word.partition(".")[0] not in down]
         return self._named("tool_allowlist", words)
 
-    def proposer(self, pool: Pool, clients: Collection[str] | None) -> None:
+    def proposer(self, pool: Pool, clients: Collection[str] | None, *, child: bool) -> None:
         """Some proposers run with the operator's rights, so only a mission that the operator wrote may name them."""
         settings = self.mission.proposer
-        if clients is not None and (why := refused_to_clients(settings, clients)) is not None:
+        why = None if clients is None else refused_to_clients(settings, clients, child=child)
+        if why is not None:
             self.fault("proposer.kind", f"{why}; name another proposer")
         for name in settings.RESERVED:
             if name in pool.names:

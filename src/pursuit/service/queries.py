@@ -57,7 +57,7 @@ from pursuit.errors import (
 )
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
-from pursuit.ledger.placement import CHECK, FILE, MACHINE, Placement, Requirements
+from pursuit.ledger.placement import CHECK, CODE, FILE, MACHINE, Placement, Requirements
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.tasks.host import MACHINE as TASK_MACHINE
@@ -315,6 +315,8 @@ def requirements_of(state: MissionState) -> Requirements:
         servers = {name.partition(".")[0] for name in state.tools if name not in state.facts.tools} - {FLEET}
         named = {one.check for one in mission.criteria if isinstance(one, Check) and one.check is not None}
         things = sorted(servers) + [f"{CHECK}{name}" for name in sorted(named)]
+        if mission.proposer.FROM_FILE:
+            things += [f"{CODE}{one.words[0]}" for one in mission.proposer.starts()]
     if mission.workspace is not None and state.host is not None:
         things.append(f"{MACHINE}{state.host}")
     return Requirements(mission.queue, tuple(things))

@@ -172,9 +172,12 @@ class Service(Queries):
         file that it was read from, `mode` the policy mode that the operator chose for it. One `for_workers` becomes a
         job even if this process dies before it calls `place`; a queue that cannot be used refuses it.
         """
-        clients = None if operators_own else self.driver.place.client_kinds
+        own = operators_own and child_of is None
+        clients = None if own else self.driver.place.client_kinds
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
-        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, clients=clients)
+        admitted = await admit(
+            mission, self.pool, self.checks, self.models, among=among, clients=clients, child=operators_own
+        )
         mission_id = (session_id or new_mission_id()) if child_of is None else child_of.session_id
         created = MissionCreated(
             at=self.clock.now(),

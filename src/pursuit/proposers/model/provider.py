@@ -32,6 +32,7 @@ from pursuit.proposers.language import (
     ToolMessage,
     Unreachable,
     UserMessage,
+    hide_keys,
     price_of,
 )
 from pursuit.proposers.model.text_calls import storable, wanted_call
@@ -454,8 +455,4 @@ def _plain(error: Exception) -> str:
             text = f"HTTP {getattr(error, 'status_code', '')}: {said}"
         case _:
             text = str(error)
-    text = " ".join(text.split())
-    for name, value in os.environ.items():
-        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) > 5:
-            text = text.replace(value, "***")
-    return text[:LONGEST_REASON] or type(error).__name__
+    return hide_keys(" ".join(text.split()))[:LONGEST_REASON] or type(error).__name__
