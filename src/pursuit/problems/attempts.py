@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -304,22 +304,20 @@ class Attempt:
                 if await self._append(state, event):
                     return digest
 
-    async def drop(self, digest: str, why: str) -> None:
-        """Releases the reservation: the server refused. Its answer costs a call, like any other."""
+    async def drop(self, digest: str, why: str, sort: Literal["refused", "asked", "unsent"] = "refused") -> None:
+        """Releases the reservation. The answer of a server that refused costs a call, like any other.
+
+        A submission that was asked about is the same one with the answer. One that the server never saw costs nothing.
+        """
         async with self._turn:
             while True:
                 state = await self._opened()
-                if await self._append(state, *self._refused(state, digest, why)):
+                if sort == "unsent" and state.status != "claimed":
                     return
-
-    async def ask_first(self, digest: str) -> None:
-        """Releases the reservation: the server asked a question. With the answer it is the same submission."""
-        await self._write(SubmissionDropped(at=self._clock(), digest=digest, why="it was asked about", sort="asked"))
-
-    async def withdraw(self, digest: str, why: str) -> None:
-        """Releases the reservation, unless it is settled: the server never saw it, so it costs nothing."""
-        if self._known().status == "claimed":
-            await self._write(SubmissionDropped(at=self._clock(), digest=digest, why=why[:500], sort="unsent"))
+                dropped = SubmissionDropped(at=self._clock(), digest=digest, why=why[:500], sort=sort)
+                events = self._refused(state, digest, why) if sort == "refused" else (dropped,)
+                if await self._append(state, *events):
+                    return
 
     def _refused(self, state: AttemptState, digest: str, why: str) -> tuple[AnyAttemptEvent, ...]:
         """A submission that was none, and the call that it cost."""

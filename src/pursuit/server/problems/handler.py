@@ -44,7 +44,7 @@ from pursuit.server.errors import Context, as_object, is_modern, resource_errors
 from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
 from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
 from pursuit.server.problems.listing import MISNAMED, OWN, ProblemOffer, UpstreamListing
-from pursuit.server.problems.submission import PendingWatcher, Submission, UpstreamSubmission, comes_back, refusal
+from pursuit.server.problems.submission import Submission, comes_back, refusal
 
 MOST_PENDING = 1_000
 """Calls that wait for answers; the next round trip of a further one counts as another call."""
@@ -65,16 +65,16 @@ class RoundTrips:
     """
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, str | None], list[int]] = {}
+        self._asked: list[tuple[tuple[str, str | None], int]] = []
 
     def note(self, call: GatewayCall, number: int, result: Mapping[str, Any]) -> bool:
         """Whether the result of the call with this number asks first; then the call is remembered."""
         state = result.get("requestState")
         if result.get("resultType") != "input_required" or not (state is None or isinstance(state, str)):
             return False
-        if sum(map(len, self._asked.values())) >= MOST_PENDING:
+        if len(self._asked) >= MOST_PENDING:
             return False
-        self._asked.setdefault((_digest(call), state), []).append(number)
+        self._asked.append(((_digest(call), state), number))
         return True
 
     def number(self, call: GatewayCall) -> int | None:
@@ -83,22 +83,13 @@ class RoundTrips:
             return None
         state = call.params.get("requestState")
         key = _digest(call), state if isinstance(state, str) else None
-        numbers = self._asked.get(key)
-        return None if numbers is None else self._remove(key, numbers[0])
+        place = next((place for place, (its_key, _) in enumerate(self._asked) if its_key == key), None)
+        return None if place is None else self._asked.pop(place)[1]
 
     def forget(self, number: int) -> bool:
         """Forgets a call; whether it was waiting for its client."""
-        known = [key for key, numbers in self._asked.items() if number in numbers]
-        for key in known:
-            self._remove(key, number)
-        return bool(known)
-
-    def _remove(self, key: tuple[str, str | None], number: int) -> int:
-        numbers = self._asked[key]
-        numbers.remove(number)
-        if not numbers:
-            del self._asked[key]
-        return number
+        before, self._asked = self._asked, [one for one in self._asked if one[1] != number]
+        return len(self._asked) < len(before)
 
 
 def _digest(call: GatewayCall) -> str:
@@ -111,21 +102,16 @@ class ProblemCalls:
     It uses the listing as `ProblemHandler` has just looked it up.
     """
 
-    def __init__(self, listing: UpstreamListing, submission: Submission, *, wait_seconds: float) -> None:
-        attempt = submission.attempt
-        self._attempt = attempt
+    def __init__(self, listing: UpstreamListing, submission: Submission) -> None:
+        self._attempt = submission.attempt
         self.listing = listing
         self.submission = submission
-        self._watcher = PendingWatcher(attempt, submission.tasks)
-        self._upstream_submission = UpstreamSubmission(
-            attempt=attempt, watcher=self._watcher, score=submission.score, wait_seconds=wait_seconds
-        )
         self._round_trips = RoundTrips()
 
     def close(self) -> None:
         """Ends what is under way when the client has gone."""
         self.submission.close()
-        self._watcher.close()
+        self.submission.watcher.close()
 
     async def __call__(self, call: GatewayCall, call_next: CallTool) -> dict[str, Any]:
         """Answers one call."""
@@ -147,7 +133,7 @@ class ProblemCalls:
         form = await self._attempt.fix_form(offer.form)
         if form == OWN:
             return await self.submission.submit(call.request.ctx, call.arguments)
-        return await self._upstream_submission.submit(call, call_next, form)
+        return await self.submission.pass_on(call, call_next, form)
 
     async def _number(self, call: GatewayCall, offer: ProblemOffer) -> int:
         """The number of a call, which counts unless it is another round trip of an earlier one."""
@@ -166,7 +152,7 @@ class ProblemCalls:
                 result = await call_next(call)
                 asks = self._round_trips.note(call, number, result)
                 if asks and call.request.pending is not None:
-                    self._watcher.watch(call.request.pending, partial(self._ended, number))
+                    self.submission.watcher.watch(call.request.pending, partial(self._ended, number))
                 ok = not result.get("isError")
                 with suppress(RecursionError):  # a result that is nested too deep has no metrics
                     metrics = dict(leaves(lift(call.name, result)[0]))

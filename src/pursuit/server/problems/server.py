@@ -1,20 +1,31 @@
-"""A problem as a server of the SDK, which opens everything that it needs when it runs.
+"""A problem as a server of the SDK, which opens everything that it needs when it runs: for one client, or for many.
 
 Each client has an attempt and a process of the problem's server for itself, unless the manifest shares one attempt.
 Making a server opens nothing, so it can be made anywhere.
+
+Over HTTP a caller is its token, or without tokens its name in the address (`/mcp?client=NAME`). Each session of a
+legacy client has a handler; a modern client, which has no session, has one while it is not idle. A caller that connects
+again goes on with its attempt. After its submission a new session of a legacy client, or a restart of this server,
+begins a further one.
+
+Invariant: two callers share an attempt only if the operator or the manifest says so. A client without a token or a name
+may read, and may not work.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
+from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 
@@ -22,20 +33,34 @@ from pursuit import __version__
 from pursuit.config.configuration import Configuration
 from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import Tool
-from pursuit.errors import PolicyDenied
+from pursuit.errors import InvalidArgument, PolicyDenied, PursuitError, UpstreamUnavailable, advice
 from pursuit.policy.rules import Layers, Mode, decide_own
 from pursuit.problems.attempts import Attempt, attempt_of, new_attempt_id, shared_attempt_id
+from pursuit.problems.brief import TOOL
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
-from pursuit.server.errors import Context
+from pursuit.server.errors import Context, connection_of, is_modern, owner_of, wire_error
 from pursuit.server.gateway.authorization import denial
+from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.server import open_gateway
 from pursuit.server.gateway.upstreams import GatewayLimits, GatewayOptions
+from pursuit.server.logs import event
 from pursuit.server.problems.handler import HELLO_SECONDS, ProblemCalls, ProblemHandler, info_of
 from pursuit.server.problems.listing import UpstreamListing
-from pursuit.server.problems.session_manager import IDLE_SECONDS, MOST_CLIENTS, AttemptClient, SessionManager
-from pursuit.server.problems.submission import Submission
+from pursuit.server.problems.submission import PendingWatcher, Submission, refusal
+
+MOST_CLIENTS = 32
+"""Each client may have a process of the problem's server."""
+
+IDLE_SECONDS = 1_800.0
+LONGEST_LABEL = 100
+_SHARED: Hashable = "all"
+_UNKNOWN_CLIENT = InvalidArgument(
+    "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
+    f"its own (/mcp?client=NAME), or a token of its own (`{advice('pursuit token')}`)"
+)
+_log = logging.getLogger(__name__)
 
 NESTED = "PURSUIT_NESTED_PROBLEM"
 """The variable that tells a served problem that it is the server of another one: its attempts are no caller's own."""
@@ -79,28 +104,14 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
     chosen = replace(options or ProblemOptions(), http=many)
     _check_scorer(problem, chosen)
 
-    def open_handler(client: AttemptClient) -> AbstractAsyncContextManager[ProblemHandler]:
-        options = replace(
-            chosen, attempt_id=client.attempt_id, label=chosen.label or client.who, subject=client.subject
-        )
-        return open_problem(problem, options, alone=client.alone)
-
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[ProblemHandler | SessionManager]:
         if not many:
             async with open_problem(problem, chosen) as handler:
                 yield handler
             return
-        shared = chosen.attempt_id or (shared_attempt_id(problem) if problem.visibility.shared_attempt else None)
         async with anyio.create_task_group() as tasks:
-            manager = SessionManager(
-                open_handler=open_handler,
-                tasks=tasks,
-                info=info_of(problem, chosen.server_name),
-                shared=shared,
-                most=chosen.most_clients,
-                idle_seconds=chosen.idle_seconds,
-            )
+            manager = SessionManager(problem=problem, options=chosen, tasks=tasks)
             tasks.start_soon(manager.run)
             yield manager
             tasks.cancel_scope.cancel()
@@ -157,9 +168,11 @@ async def open_problem(
                 call_as_operator=gateway.call_as_operator,
                 expressions=sandbox,
                 tasks=tasks,
+                watcher=PendingWatcher(attempt, tasks),
+                wait_seconds=options.submit_wait_seconds,
             )
             listing = UpstreamListing(problem, attempt, lambda: gateway.upstreams.only, seconds=options.look_seconds)
-            calls = ProblemCalls(listing, submission, wait_seconds=options.submit_wait_seconds)
+            calls = ProblemCalls(listing, submission)
             tasks.start_soon(submission.catch_up)
             inner = await gateway.server(on_tool_call=calls)
             try:
@@ -215,3 +228,190 @@ async def _through(server: Server[Any], ctx: Context, last: CallNext) -> Handler
     for middleware in reversed(server.middleware):
         call_next = partial(middleware, call_next=call_next)
     return await call_next(ctx)
+
+
+@dataclass(slots=True, eq=False)
+class _Opened:
+    handler: ProblemHandler
+    close: anyio.Event
+    closed: anyio.Event
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Session:
+    """One client with its own options; `alone` if its attempt has no other client.
+
+    `lasting` if only the end of its MCP session closes it. `busy` is its number of requests.
+    """
+
+    options: ProblemOptions
+    alone: bool
+    lasting: bool = False
+    opened: _Opened | None = None
+    opening: anyio.Lock = field(default_factory=anyio.Lock)
+    busy: int = 0
+    used: float = 0.0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class SessionManager:
+    """Hands each message to its client's handler; with a `shared` attempt all clients work at that one."""
+
+    problem: Manifest
+    options: ProblemOptions
+    tasks: anyio.abc.TaskGroup
+    shared: str | None = field(init=False)
+    _attempts: dict[Hashable, str] = field(init=False, default_factory=dict[Hashable, str])
+    """The attempt of each modern client, which stays the same while this server runs."""
+    _sessions: dict[Hashable, _Session] = field(init=False, default_factory=dict[Hashable, _Session])
+    _open: int = field(init=False, default=0)
+    _closing: set[anyio.Event] = field(init=False, default_factory=set[anyio.Event])
+
+    def __post_init__(self) -> None:
+        shared = shared_attempt_id(self.problem) if self.problem.visibility.shared_attempt else None
+        self.shared = self.options.attempt_id or shared
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Answers one message of a client."""
+        key, session = self._session(ctx)
+        if ctx.request_id is None and session.opened is None:
+            return await call_next(ctx)
+        anonymous = session.options.subject is None and self.shared is None
+        if anonymous and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
+            refused = refusal(_UNKNOWN_CLIENT)
+            info = info_of(self.problem, self.options.server_name)
+            return modern_result(ctx.method, refused, info) if is_modern(ctx.protocol_version) else refused
+        session.busy += 1
+        try:
+            handler = await self._handler(session)
+            return await handler(ctx, call_next)
+        except PursuitError as error:
+            raise wire_error(error) from error
+        finally:
+            session.busy -= 1
+            session.used = anyio.current_time()
+            unused = session.opened is None and not session.busy and not session.lasting
+            if unused and self._sessions.get(key) is session:
+                del self._sessions[key]
+
+    def _session(self, ctx: Context) -> tuple[Hashable, _Session]:
+        """The session of a message, and its key."""
+        key = self._key(ctx)
+        known = self._sessions.get(key)
+        if known is not None:
+            return key, known
+        if key == _SHARED:
+            options = replace(self.options, attempt_id=self.shared, subject=None)
+            session = _Session(options=options, alone=False, lasting=True)
+        else:
+            subject, modern = _subject(ctx), is_modern(ctx.protocol_version)
+            known_id, label = self._attempts.get(key) if modern else None, self.options.label or _who(ctx)
+            options = replace(self.options, attempt_id=known_id, label=label, subject=subject)
+            session = _Session(options=options, alone=subject is not None, lasting=not modern)
+            if not modern:
+                connection_of(ctx).exit_stack.callback(self._ended, key)
+        self._sessions[key] = session
+        return key, session
+
+    def _key(self, ctx: Context) -> Hashable:
+        if self.shared is not None:
+            return _SHARED
+        return _subject(ctx) if is_modern(ctx.protocol_version) else connection_of(ctx)
+
+    def _ended(self, key: Hashable) -> None:
+        """Closes the handler of an MCP session that has ended."""
+        session = self._sessions.pop(key, None)
+        if session is not None and session.opened is not None:
+            self._close(session.opened)
+
+    def _close(self, opened: _Opened) -> None:
+        self._closing.add(opened.closed)
+        opened.close.set()
+
+    async def _handler(self, session: _Session) -> ProblemHandler:
+        async with session.opening:
+            if session.opened is None:
+                await self._check_limit()
+                self._open += 1
+                opened: _Opened = await self.tasks.start(self._hold, session)
+                session.opened = opened
+                if session.options.subject is not None and not session.lasting:
+                    self._attempts[session.options.subject] = opened.handler.submission.attempt.attempt_id
+            return session.opened.handler
+
+    async def _check_limit(self) -> None:
+        """Closes idle handlers if there are too many; raises `UpstreamUnavailable`."""
+        if self._open >= self.options.most_clients:
+            await self.close_idle()
+        for closed in tuple(self._closing) if self._open >= self.options.most_clients else ():
+            await closed.wait()
+        if self._open >= self.options.most_clients:
+            limit = f"the limit of {self.options.most_clients} concurrent clients is reached"
+            raise UpstreamUnavailable(f"{limit}; try again later")
+
+    async def close_idle(self) -> None:
+        """Closes the handlers of clients that have sent nothing for a while."""
+        now = anyio.current_time()
+        closing: list[anyio.Event] = []
+        # Without an await in this loop, no request and no other `close_idle` runs in between.
+        for key, session in list(self._sessions.items()):
+            if session.lasting or session.busy or now - session.used < self.options.idle_seconds:
+                continue
+            del self._sessions[key]
+            if session.opened is not None:
+                self._close(session.opened)
+                closing.append(session.opened.closed)
+        for closed in closing:
+            await closed.wait()
+
+    async def run(self) -> None:
+        """Closes idle handlers until it is cancelled."""
+        while True:
+            await anyio.sleep(max(1.0, self.options.idle_seconds / 4))
+            await self.close_idle()
+
+    async def _hold(self, session: _Session, *, task_status: anyio.abc.TaskStatus[_Opened]) -> None:
+        """Keeps a handler open until its client has gone."""
+        close, closed = anyio.Event(), anyio.Event()
+        opened: _Opened | None = None
+        try:
+            async with open_problem(self.problem, session.options, alone=session.alone) as handler:
+                opened = _Opened(handler, close, closed)
+                task_status.started(opened)
+                await close.wait()
+        except Exception as error:  # a failure of one handler does not reach the others
+            if opened is None:
+                raise
+            event(
+                _log,
+                logging.ERROR,
+                "a session failed",
+                attempt=opened.handler.submission.attempt.attempt_id,
+                why=repr(error),
+            )
+        finally:
+            self._open -= 1
+            if session.opened is opened:
+                session.opened = None
+            self._closing.discard(closed)
+            closed.set()
+
+
+def _subject(ctx: Context) -> str | None:
+    """The caller: its token, else the name that it gives itself; a token has one attempt, whatever its name."""
+    token = get_access_token()
+    if token is not None:
+        return owner_of(token)
+    name = _name_in_address(ctx)
+    return f"name:{name}" if name else None
+
+
+def _name_in_address(ctx: Context) -> str:
+    return "" if ctx.request is None else str(ctx.request.query_params.get("client", ""))
+
+
+def _who(ctx: Context) -> str:
+    """The label of a client where attempts are compared."""
+    token = get_access_token()
+    names = (_name_in_address(ctx), "" if token is None else token.client_id)
+    return " ".join(name for name in names if name)[:LONGEST_LABEL]

@@ -1,7 +1,7 @@
 """The one submission of an attempt: taken, stored, scored.
 
-`Submission` is for the problem's own `submit_final`, and scores what was taken in either way. `UpstreamSubmission` is
-for a server that has such a tool itself and decides whether it takes a submission.
+It goes to the problem's own `submit_final`, or to that of a server that has such a tool itself and decides whether it
+takes a submission. What was taken is scored in the same way.
 
 Invariants: what is scored is in the ledger first. An agent learns of its score what the manifest allows, and of a
 scorer that failed nothing. A submission that may have reached the server is never followed by another one; one that
@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import anyio
 import anyio.abc
@@ -42,7 +42,7 @@ from pursuit.problems.scoring import (
     scored_event,
 )
 from pursuit.problems.secrecy import judging_digest
-from pursuit.server.errors import Context, sendable, wire_error
+from pursuit.server.errors import Context, as_object, sendable, wire_error
 from pursuit.server.gateway.clients import PendingWork
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.gateway.tool_calls import CallTool, GatewayCall
@@ -67,6 +67,8 @@ Settle = Callable[[bool], Awaitable[None]]
 """Called when a call has ended, with whether it was cancelled because the time was over."""
 
 Fate = Literal["taken", "refused", "asked", "unsent", "lost"]
+Outcome = dict[str, Any] | Exception | None
+"""What a call came to; None if it was cancelled."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -74,7 +76,7 @@ class Submission:
     """Takes and scores the submission of one attempt.
 
     Scoring runs in `tasks`, whether its client waits or not. A scorer that is a tool of the server is called as the
-    operator, so that the agent does not see that call.
+    operator, so that the agent does not see that call. `wait_seconds`: how long a submission waits for the one before.
     """
 
     problem: Manifest
@@ -82,6 +84,9 @@ class Submission:
     call_as_operator: CallAsOperator
     expressions: Expressions
     tasks: anyio.abc.TaskGroup
+    watcher: PendingWatcher
+    wait_seconds: float
+    _pending: _PendingSubmission | None = field(init=False, default=None)
     _scoring: anyio.Event | None = field(init=False, default=None)
     _closed: bool = field(init=False, default=False)
 
@@ -108,6 +113,109 @@ class Submission:
             "structuredContent": body,
             "isError": False,
         }
+
+    async def pass_on(self, call: GatewayCall, call_next: CallTool, tool: str) -> dict[str, Any]:
+        """The result of the server's own tool, unchanged, where the server decides whether it takes a submission.
+
+        Raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`, and `UpstreamUnavailable` if it is not known
+        whether the server took it.
+        """
+        call = call.of(tool, kept_submission(call.arguments))
+        request, pending = call.request, self._pending
+        if pending is not None and pending.continues(call):
+            try:
+                result = await call_next(call)
+            finally:
+                if pending.work.over.is_set():
+                    await pending.check()
+            pending.state = result.get("requestState")
+            return result
+        async with AsyncExitStack() as lock:
+            if not await lock.enter_async_context(self._in_turn()):
+                await self.attempt.refuse_second()
+                state = await self.attempt.refresh()
+                claimed = None if state is None else state.claimed
+                which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
+                later = "ask again later, and its receipt is the answer"
+                raise AlreadySubmitted(f"another submission of this attempt{which} is under way; {later}")
+            await self.attempt.open()  # raises for an attempt at another problem
+            if await self.attempt.give_up(GONE):
+                await self.score(request.ctx).wait()
+            digest = await self.attempt.claim(call.arguments, comes_back=comes_back(call.params))
+            outcome: Outcome = None
+            try:
+                with anyio.move_on_after(self.attempt.seconds_left()):
+                    outcome = await call_next(call)
+            except Exception as error:  # noqa: BLE001 - raised below, when it is recorded what the submission counts as
+                outcome = error
+            except BaseException:  # its client has left
+                if request.pending is not None:
+                    request.pending.cancel()
+                with anyio.CancelScope(shield=True):
+                    await self._settle(call, digest, None)
+                raise
+            if isinstance(outcome, dict) and request.pending is not None:
+                work, state = request.pending, outcome.get("requestState")
+                self._pending = _PendingSubmission(call=call, digest=digest, work=work, state=state)
+                self.watcher.watch(work, partial(self._ended, self._pending, lock.pop_all()))
+                return outcome
+            instead = await self._settle(call, digest, outcome, late=outcome is None)
+            if instead is None and isinstance(outcome, LedgerUnavailable):
+                raise wire_error(outcome)
+            if instead is not None or isinstance(outcome, Exception):
+                raise instead or cast("Exception", outcome) from None
+            return outcome or {}
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncGenerator[bool]:
+        """Whether no other submission is under way, after a wait; raises `AlreadySubmitted` once that has a receipt."""
+        until = anyio.current_time() + self.wait_seconds
+        while True:
+            async with self.attempt.alone() as alone:
+                if alone or anyio.current_time() >= until:
+                    yield alone
+                    return
+            await self.attempt.refuse_second()
+            await anyio.sleep(LOOK_EVERY)
+
+    async def _settle(
+        self, call: GatewayCall, digest: str, outcome: Outcome, *, late: bool = False
+    ) -> PursuitError | None:
+        """Records what a submission counts as, and scores it if it counts; the error that its client gets instead.
+
+        `late`: it was cut off because the time was over.
+        """
+        attempt, (fate, why) = self.attempt, _fate(outcome, sent=call.request.sent, late=late)
+        instead: PursuitError | None = await attempt.overran() if late else None
+        with anyio.CancelScope(shield=True):
+            if fate == "taken":
+                await attempt.submit(call.arguments, result=kept_result(outcome), claimed=digest)
+            elif fate == "lost":
+                await attempt.give_up(why)
+            else:
+                await attempt.drop(digest, kept_result(why), fate)
+        if fate in ("taken", "lost"):
+            scored = self.score(call.request.ctx)
+            if outcome is not None or late:
+                await scored.wait()
+        receipt = None if attempt.state is None else attempt.state.receipt
+        if instead is not None and receipt is not None:
+            instead.details["receipt"] = receipt
+        if instead is None and fate == "lost" and outcome is not None:
+            event(_log, logging.ERROR, "a submission without an answer", why=repr(outcome))
+            unknown = "it is not known whether it took the submission, and this attempt has no second submission"
+            return UpstreamUnavailable(f"{DIED}: {unknown}", receipt=receipt, outcome="unknown")
+        return instead
+
+    async def _ended(self, pending: _PendingSubmission, lock: AsyncExitStack, late: bool) -> None:
+        """Settles a pending submission by its outcome, whether its client has come back or not."""
+        outcome = pending.work.outcome
+        async with lock:
+            try:
+                pending.error = await self._settle(pending.call, pending.digest, outcome, late=late and outcome is None)
+            finally:
+                self._pending = None
+                pending.settled.set()
 
     def score(self, ctx: Context | None, *, again: bool = False) -> anyio.Event:
         """Starts to score what was taken, unless that is under way; the event is its end.
@@ -258,28 +366,20 @@ class PendingWatcher:
             self._calls.discard(call)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Claim:
-    """A submission on its way to the server, which no other submission can overtake."""
-
-    digest: str
-    arguments: Mapping[str, Any]
-    ctx: Context
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class _PendingSubmission:
     """A submission at the server while its client is asked; `state` is what the client comes back with."""
 
-    claim: _Claim
-    call: PendingWork
+    call: GatewayCall
+    digest: str
+    work: PendingWork
     state: object
     settled: anyio.Event = field(default_factory=anyio.Event)
     error: PursuitError | None = None
 
     def continues(self, call: GatewayCall) -> bool:
         """Whether a call is its next round trip; any other call would be a second submission."""
-        return call.params.get("requestState") == self.state and self.claim.arguments == call.arguments
+        return call.params.get("requestState") == self.state and self.call.arguments == call.arguments
 
     async def check(self) -> None:
         """Waits until it is settled; raises the error that its client gets instead of an answer."""
@@ -288,185 +388,31 @@ class _PendingSubmission:
             raise self.error
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class UpstreamSubmission:
-    """Hands the submission of one attempt to the server; `score` scores what the server took.
-
-    `wait_seconds`: how long a submission waits for the one before.
-    """
-
-    attempt: Attempt
-    watcher: PendingWatcher
-    score: Callable[[Context | None], anyio.Event]
-    wait_seconds: float
-    _pending: _PendingSubmission | None = field(init=False, default=None)
-
-    async def submit(self, call: GatewayCall, call_next: CallTool, tool: str) -> dict[str, Any]:
-        """The result of the server's own tool, unchanged.
-
-        Raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`, and `UpstreamUnavailable` if it is not known
-        whether the server took it.
-        """
-        arguments = kept_submission(call.arguments)
-        call = call.of(tool, arguments)
-        request, pending = call.request, self._pending
-        if pending is not None and pending.continues(call):
-            return await self._resume(pending, call, call_next)
-        async with AsyncExitStack() as lock:
-            if not await lock.enter_async_context(self._in_turn()):
-                await self.attempt.refuse_second()
-                state = await self.attempt.refresh()
-                claimed = None if state is None else state.claimed
-                which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
-                later = "ask again later, and its receipt is the answer"
-                raise AlreadySubmitted(f"another submission of this attempt{which} is under way; {later}")
-            await self.attempt.open()  # raises for an attempt at another problem
-            if await self.attempt.give_up(GONE):
-                await self.score(request.ctx).wait()
-            digest = await self.attempt.claim(arguments, comes_back=comes_back(call.params))
-            claim = _Claim(digest=digest, arguments=arguments, ctx=request.ctx)
-            try:
-                result = await self._send(call, call_next, claim)
-            except (MCPError, PursuitError, CallFailed):  # settled
-                raise
-            except BaseException as error:  # cancelled, or unforeseen
-                why = CANCELLED if isinstance(error, anyio.get_cancelled_exc_class()) else BROKE
-                if request.pending is not None:
-                    request.pending.cancel()
-                with anyio.CancelScope(shield=True):
-                    if request.sent:
-                        await self.attempt.give_up(why)
-                        self.score(request.ctx)
-                    else:
-                        await self.attempt.withdraw(digest, UNSENT)
-                raise
-            if request.pending is not None:
-                state = result.get("requestState")
-                self._pending = _PendingSubmission(claim=claim, call=request.pending, state=state)
-                self.watcher.watch(request.pending, partial(self._ended, self._pending, lock.pop_all()))
-            return result
-
-    @asynccontextmanager
-    async def _in_turn(self) -> AsyncGenerator[bool]:
-        """Whether no other submission is under way, after a wait; raises `AlreadySubmitted` once that has a receipt."""
-        until = anyio.current_time() + self.wait_seconds
-        while True:
-            async with self.attempt.alone() as alone:
-                if alone or anyio.current_time() >= until:
-                    yield alone
-                    return
-            await self.attempt.refuse_second()
-            await anyio.sleep(LOOK_EVERY)
-
-    async def _send(self, call: GatewayCall, call_next: CallTool, claim: _Claim) -> dict[str, Any]:
-        """Sends a claimed submission; afterwards it is settled, or pending at the server."""
-        request = call.request
-        result: dict[str, Any] | None = None
-        try:
-            with anyio.move_on_after(self.attempt.seconds_left()):
-                result = await call_next(call)
-        except LedgerUnavailable as error:
-            if not request.sent:
-                await self._settle(claim, "unsent", why=error.message)
-            raise wire_error(error) from error
-        except CallFailed as error:
-            if error.outcome != "unknown":
-                await self._settle(claim, "unsent")
-                raise
-            await self._settle(claim, "lost", why=DIED)
-            event(_log, logging.ERROR, "a submission without an answer", why=str(error))
-            raise self._without_answer() from None
-        except UpstreamUnavailable:
-            await self._settle(claim, "unsent")
-            raise
-        except (MCPError, PursuitError) as error:
-            await self._settle(claim, "refused" if request.sent else "unsent", why=error.message)
-            raise
-        if result is None:
-            raise await self._late(claim, sent=request.sent)
-        fate = _fate(result, sent=request.sent)
-        if request.pending is None or fate != "asked":
-            await self._settle(claim, fate, result=result)
-        return result
-
-    async def _settle(
-        self, claim: _Claim, fate: Fate, *, result: Mapping[str, Any] | None = None, why: str = ""
-    ) -> None:
-        """Records what a submission counts as, also if its client leaves meanwhile, and scores it if it counts."""
-        with anyio.CancelScope(shield=True):
-            match fate:
-                case "taken":
-                    kept = None if result is None else kept_result(result)
-                    await self.attempt.submit(claim.arguments, result=kept, claimed=claim.digest)
-                case "lost":
-                    await self.attempt.give_up(why)
-                case "refused":
-                    await self.attempt.drop(claim.digest, kept_result(why or REFUSED))
-                case "asked":
-                    await self.attempt.ask_first(claim.digest)
-                case "unsent":
-                    await self.attempt.withdraw(claim.digest, kept_result(why or UNSENT))
-        if fate in ("taken", "lost"):
-            await self.score(claim.ctx).wait()
-
-    async def _late(self, claim: _Claim, *, sent: bool) -> PursuitError:
-        """The error when the time is over; a submission that was sent may have been taken."""
-        error = await self.attempt.overran()
-        await self._settle(claim, "lost" if sent else "unsent", why=LATE)
-        state = self.attempt.state
-        if state is not None and state.receipt is not None:
-            error.details["receipt"] = state.receipt
-        return error
-
-    def _without_answer(self) -> UpstreamUnavailable:
-        reason = f"{DIED}: it is not known whether it took the submission, and this attempt has no second submission"
-        state = self.attempt.state
-        return UpstreamUnavailable(reason, receipt=None if state is None else state.receipt, outcome="unknown")
-
-    async def _ended(self, pending: _PendingSubmission, lock: AsyncExitStack, late: bool) -> None:
-        """Settles a pending submission by its outcome, whether its client has come back or not."""
-        claim, outcome = pending.claim, pending.call.outcome
-        async with lock:
-            try:
-                match outcome:
-                    case None if late:
-                        pending.error = await self._late(claim, sent=True)
-                    case None:
-                        await self._settle(claim, "lost", why=CANCELLED)
-                    case dict():
-                        await self._settle(claim, _fate(outcome, sent=True), result=outcome)
-                    case CallFailed(sent=False):
-                        await self._settle(claim, "unsent", why=str(outcome))
-                    case UpstreamError() | MCPError():
-                        await self._settle(claim, "refused", why=str(outcome))
-                    case _:
-                        event(_log, logging.ERROR, "a submission without an answer", why=repr(outcome))
-                        await self._settle(claim, "lost", why=DIED if isinstance(outcome, CallFailed) else BROKE)
-                        pending.error = self._without_answer()
-            finally:
-                self._pending = None
-                pending.settled.set()
-
-    async def _resume(self, pending: _PendingSubmission, call: GatewayCall, call_next: CallTool) -> dict[str, Any]:
-        """The next round trip of a pending submission, which `_ended` settles."""
-        try:
-            result = await call_next(call)
-        except (MCPError, CallFailed, UpstreamUnavailable):
-            if pending.call.over.is_set():
-                await pending.check()
-            raise
-        if pending.call.over.is_set():
-            await pending.check()
-        elif call.request.pending is not None:
-            pending.state = result.get("requestState")
-        return result
+def _asks(outcome: object) -> bool:
+    """Whether the server asks its client something first."""
+    return as_object(outcome).get("resultType", "complete") != "complete"
 
 
-def _fate(result: Mapping[str, Any], *, sent: bool) -> Fate:
-    """What a result says of a submission."""
-    asks = result.get("resultType", "complete") != "complete"
-    if not asks and not result.get("isError"):
-        return "taken"
-    if not sent:
-        return "unsent"
-    return "asked" if asks else "refused"
+def _fate(outcome: Outcome, *, sent: bool, late: bool) -> tuple[Fate, str]:
+    """What a submission counts as, and why; `sent`: whether the server may have seen it."""
+    match outcome:
+        case dict() if not _asks(outcome) and not outcome.get("isError"):
+            return "taken", ""
+        case CallFailed(outcome="unknown"):
+            return "lost", DIED
+        case LedgerUnavailable() if sent:
+            return "lost", BROKE
+        case CallFailed() | UpstreamUnavailable():
+            return "unsent", UNSENT
+        case None if sent:
+            return "lost", LATE if late else CANCELLED
+        case None:
+            return "unsent", LATE if late else UNSENT
+        case dict() if sent and _asks(outcome):
+            return "asked", "it was asked about"
+        case dict():
+            return "refused" if sent else "unsent", REFUSED if sent else UNSENT
+        case MCPError() | PursuitError() | UpstreamError() if sent:
+            return "refused", str(outcome) or REFUSED
+        case _:
+            return ("lost", BROKE) if sent else ("unsent", str(outcome) or UNSENT)
