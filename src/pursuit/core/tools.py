@@ -115,8 +115,21 @@ class CallFailed(Exception):
 
 def says_unknown(result: Mapping[str, Any]) -> bool:
     """Whether an error result of another Pursuit says that the call behind it may have taken effect."""
-    meta = result.get("_meta")
-    return isinstance(meta, Mapping) and cast("Mapping[str, Any]", meta).get(OUTCOME_META_KEY) == "unknown"
+    return as_object(result.get("_meta")).get(OUTCOME_META_KEY) == "unknown"
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """A part of a message as an object; empty if it is none."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def without_meta(message: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A message without one key of its `_meta`, and without `_meta` if that was all."""
+    meta = as_object(message.get("_meta"))
+    rest = {name: value for name, value in meta.items() if name != key}
+    if rest or not meta:
+        return {**message, "_meta": rest} if len(rest) < len(meta) else dict(message)
+    return {name: value for name, value in message.items() if name != "_meta"}
 
 
 class UpstreamError(Exception):

@@ -113,8 +113,13 @@ Phase = Literal["propose", "execute", "verify", "evaluate", "decided", "waiting"
 Observer = Callable[[str, Phase, MissionState], None]
 
 
-class Tools(TaskCalls, Protocol):
+class Tools(Protocol):
     """The tools of one mission, whichever servers offer them; a `long` tool is called as a task."""
+
+    @property
+    def later(self) -> TaskCalls:
+        """The calls of long tools."""
+        ...
 
     @property
     def asking(self) -> bool:

@@ -379,20 +379,20 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
     """Begins the call's task if it has not begun, and settles the call if the task has ended; None while it runs."""
     try:
         folder = run.checked_folder if call.purpose == "check" else None
-        await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id, folder=folder)
+        await run.tools.later.begin(tool, call.args, task_id=task_id, call_id=call.call_id, folder=folder)
         patience, left = run.settings.task_patience, run.wall_clock_left()
         if run.task_ended(task_id) is not None:
             patience = math.inf  # what is missing is that somebody reads its output
         elif left is not None:
             patience = min(patience, left)
-        answer = await run.tools.outcome(task_id, within=patience)
+        answer = await run.tools.later.outcome(task_id, within=patience)
     except CallFailed as error:
         seconds = await _seconds_of(run, task_id)
         return settle(run, call, error.outcome, error=str(error), seconds=seconds, used=await _used_by(run, call))
     if answer is None:
         return None
     observed = any(source_matches(rule.tool, call.tool) for rule in run.state.mission.observe)
-    log = await run.tools.log(task_id) if observed and not answer.is_error else ""
+    log = await run.tools.later.log(task_id) if observed and not answer.is_error else ""
     seconds = await _seconds_of(run, task_id)
     return _settled_as(run, call, answer, seconds=seconds, used=await _used_by(run, call), log=log)
 
@@ -449,7 +449,7 @@ async def cancel_tasks(run: Run, *, reason: str) -> None:
     calls = running_tasks(run.state)
     for call in calls:
         if call.task is not None:
-            await run.tools.cancel(call.task, reason=reason)
+            await run.tools.later.cancel(call.task, reason=reason)
     for call in calls:
         seconds = await _seconds_of(run, call.task or "")
         used = await _used_by(run, call)

@@ -22,6 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pursuit.config.servers import RELAYED
 from pursuit.core.approvals import APPROVAL_ID
 from pursuit.core.events import Channel
+from pursuit.core.tools import as_object
 from pursuit.errors import (
     InvalidArgument,
     LedgerUnavailable,
@@ -50,11 +51,6 @@ MAY_APPROVE = "pursuit/mayApprove"
 APPROVE_OWN = "approve-own"
 """The scope of a token whose client may bring its user's answers to approvals over HTTP."""
 Question = TypeVar("Question")
-
-
-def as_object(value: Any) -> Mapping[str, Any]:
-    """A part of a message as an object; empty if it is none."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def is_modern(version: str) -> bool:

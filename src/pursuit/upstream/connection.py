@@ -39,7 +39,7 @@ from mcp_types.version import (
 )
 
 from pursuit.config.servers import ServerConfig
-from pursuit.core.tools import InitializeResult, NotifyFn, UpstreamError
+from pursuit.core.tools import InitializeResult, NotifyFn, UpstreamError, as_object
 from pursuit.errors import PursuitError
 from pursuit.upstream.redaction import StderrTail, redact_about, redact_error, redact_notification, redact_result
 from pursuit.upstream.transport import (
@@ -131,8 +131,7 @@ def _read_discovery(transport: Transport, result: Mapping[str, Any]) -> Initiali
     capabilities = result.get("capabilities")
     if not common or not isinstance(capabilities, dict):
         return None
-    meta = result.get("_meta")
-    info = cast("dict[str, Any]", meta).get(SERVER_INFO_META_KEY) if isinstance(meta, dict) else None
+    info = as_object(result.get("_meta")).get(SERVER_INFO_META_KEY)
     transport.set_protocol_version(common[-1], modern=True)
     return _about(common[-1], cast("dict[str, Any]", capabilities), info, result.get("instructions"))
 
@@ -164,7 +163,7 @@ def _about(agreed: str, capabilities: dict[str, Any], info: Any, instructions: A
 
 
 def _versions(data: Any, key: str) -> list[object] | None:
-    found = cast("dict[str, object]", data).get(key) if isinstance(data, dict) else None
+    found = as_object(data).get(key)
     return cast("list[object]", found) if isinstance(found, list) else None
 
 
@@ -395,8 +394,7 @@ class McpConnection:
 
     def _body(self, params: Mapping[str, Any], capabilities: Mapping[str, Any] | None) -> dict[str, Any]:
         body = dict(params)
-        given = body.pop("_meta", None)
-        meta: dict[str, Any] = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
+        meta = dict(as_object(body.pop("_meta", None)))
         for key in (*ENVELOPE_KEYS, "progressToken"):
             meta.pop(key, None)
         if self.about is not None and self.modern:
@@ -414,10 +412,7 @@ class McpConnection:
         if method == "notifications/progress":
             route = self._routes.get(_hashable(params.get("progressToken")))
         else:
-            meta = params.get("_meta")
-            subscription = (
-                cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID_META_KEY) if isinstance(meta, Mapping) else None
-            )
+            subscription = as_object(params.get("_meta")).get(SUBSCRIPTION_ID_META_KEY)
             route = self._routes.get(_hashable(subscription), self._on_notification)
         if route is not None:
             route(method, params)
@@ -499,8 +494,7 @@ async def _deliver(queue: NotificationQueue, on_notify: NotifyFn) -> None:
 
 
 def _declares_changes(about: InitializeResult, kind: str) -> bool:
-    offered = about.capabilities.get(kind)
-    return isinstance(offered, Mapping) and cast("Mapping[str, Any]", offered).get("listChanged") is True
+    return as_object(about.capabilities.get(kind)).get("listChanged") is True
 
 
 def _hashable(value: Any) -> str | int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.mission import MissionPolicy
-from pursuit.core.tools import SPAWN_TOOL, CallFailed, Folder, ProgressFn, TaskCalls, Tool, ToolResult
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import (
     Layers,
@@ -42,7 +42,7 @@ class UpstreamTools:
     layers: Layers
     asking: bool
     names: Sequence[str] = ()
-    later: TaskCalls | None = None
+    task_calls: TaskCalls | None = None
     listings: dict[str, int] = field(default_factory=dict[str, int], repr=False)
     """Which list of each server the catalogue has; servers whose tools never change are not in it."""
     _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
@@ -124,28 +124,12 @@ class UpstreamTools:
             return upstream.start(tool.name, arguments)
         return _sent(upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress))
 
-    async def begin(
-        self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str, folder: Folder | None = None
-    ) -> None:
-        """Begins a call whose answer comes later, as the task with that id."""
-        await self._later().begin(tool, arguments, task_id=task_id, call_id=call_id, folder=folder)
-
-    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """The result of such a call, or None if it is still under way after so many seconds."""
-        return await self._later().outcome(task_id, within=within)
-
-    async def log(self, task_id: str) -> str:
-        """The end of what the command behind such a call wrote."""
-        return await self._later().log(task_id)
-
-    async def cancel(self, task_id: str, *, reason: str) -> None:
-        """Cancels such a call."""
-        await self._later().cancel(task_id, reason=reason)
-
-    def _later(self) -> TaskCalls:
-        if self.later is None:
+    @property
+    def later(self) -> TaskCalls:
+        """The calls whose answers come later, as tasks."""
+        if self.task_calls is None:
             raise CallFailed("this process runs no tasks, and the tool's calls are tasks", sent=False)
-        return self.later
+        return self.task_calls
 
 
 async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
@@ -220,7 +204,7 @@ class ToolHost:
             layers=layers,
             asking=may_ask(layers, offered),
             names=names,
-            later=self.later,
+            task_calls=self.later,
             listings={
                 name: number
                 for name in servers

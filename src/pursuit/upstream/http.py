@@ -40,7 +40,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, JSONRPCRequest
 
 from pursuit.config.servers import ClientSettings, ServerConfig, is_loopback
-from pursuit.core.tools import UpstreamError
+from pursuit.core.tools import UpstreamError, as_object
 from pursuit.upstream.fixed_patterns import NO_SESSION
 from pursuit.upstream.transport import (
     PLAIN,
@@ -223,10 +223,7 @@ def _answer_of(message: Any, ident: str | int) -> dict[str, Any] | None:
 
 def _error_of(message: Any) -> UpstreamError | None:
     """The JSON-RPC error in a message."""
-    error = cast("dict[str, Any]", message).get("error") if isinstance(message, dict) else None
-    if not isinstance(error, dict):
-        return None
-    body = cast("dict[str, Any]", error)
+    body = as_object(as_object(message).get("error"))
     code, text = body.get("code"), body.get("message")
     if not isinstance(code, int) or not isinstance(text, str):
         return None
@@ -236,9 +233,7 @@ def _error_of(message: Any) -> UpstreamError | None:
 def _learn_headers(known: ParamHeaders, tools: object) -> None:
     """Notes which arguments of these tools are repeated in headers (modern era)."""
     for tool in cast("list[object]", tools) if isinstance(tools, list) else ():
-        if not isinstance(tool, Mapping):
-            continue
-        entry = cast("Mapping[str, Any]", tool)
+        entry = as_object(tool)
         name, schema = entry.get("name"), entry.get("inputSchema")
         if not isinstance(name, str):
             continue
@@ -487,7 +482,7 @@ class StreamableHttpTransport(Transport):
 
     def _request_headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
         """What a modern request repeats in headers."""
-        version = cast("Mapping[str, Any]", params.get("_meta") or {}).get(PROTOCOL_VERSION_META_KEY)
+        version = as_object(params.get("_meta")).get(PROTOCOL_VERSION_META_KEY)
         if not isinstance(version, str):
             return {}
         headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: method}
@@ -609,7 +604,7 @@ class StreamableHttpTransport(Transport):
             method, params = message.get("method"), message.get("params")
             if not isinstance(method, str):
                 return
-            body = cast("Mapping[str, Any]", params if isinstance(params, Mapping) else {})
+            body = as_object(params)
             if "id" not in message:
                 on_notification(method, body)
             elif self._tasks is not None and not self._modern:

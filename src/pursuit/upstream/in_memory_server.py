@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.abc
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from pursuit.config.servers import ServerConfig
-from pursuit.core.tools import CallFailed, Tool, ToolResult, Upstream, UpstreamError
+from pursuit.core.tools import CallFailed, Tool, Upstream, UpstreamError, as_object
 from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UpstreamUnavailable
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.connection import CLIENT_INFO
@@ -74,28 +75,22 @@ class InMemoryTransport(Transport):
             raise ConnectionLost(sent=False)
         match method:
             case "initialize":
-                return self._initialize(params)
+                asked = params.get("protocolVersion")
+                version = asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+                info = {**CLIENT_INFO, "name": self._inner.name}
+                return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
             case "server/discover":
-                return _discovered()
+                versions = list(MODERN_PROTOCOL_VERSIONS)
+                return {"supportedVersions": versions, "capabilities": {"tools": {}}, **_COMPLETE, **_UNCACHED}
             case "ping":
                 return {}
             case "tools/list":
                 tools = [dict(tool.definition) for tool in await self._tools()]
-                return {"tools": tools, **(_COMPLETE if self._modern else {}), **(_UNCACHED if self._modern else {})}
+                return {"tools": tools, **({**_COMPLETE, **_UNCACHED} if self._modern else {})}
             case "tools/call":
                 return {**await self._call(params), **(_COMPLETE if self._modern else {})}
             case _:
                 raise UpstreamError(METHOD_NOT_FOUND, f"Method not found: {method}")
-
-    def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION  # noqa: PLC0415 - see below
-
-        asked = params.get("protocolVersion")
-        return {
-            "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
-            "capabilities": {"tools": {}},
-            "serverInfo": {**CLIENT_INFO, "name": self._inner.name},
-        }
 
     async def _tools(self) -> Sequence[Tool]:
         try:
@@ -104,16 +99,14 @@ class InMemoryTransport(Transport):
             raise CallBroken(error.message) from None
 
     async def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        name, arguments = params.get("name"), params.get("arguments")
-        meta = params.get("_meta")
-        said: Mapping[str, Any] = cast("Mapping[str, Any]", meta) if isinstance(meta, Mapping) else {}
+        name, said = params.get("name"), as_object(params.get("_meta"))
         token = said.get("progressToken")
         if not any(tool.name == name for tool in await self._tools()):
             raise UpstreamError(INVALID_PARAMS, f"Unknown tool: {name}")
         try:
             result = await self._inner.call(
                 str(name),
-                cast("Mapping[str, Any]", arguments or {}),
+                as_object(params.get("arguments")),
                 call_id=str(said.get("pursuit/callId", "")),
                 on_progress=None if token is None else self._progress_notifications(token),
             )
@@ -121,7 +114,10 @@ class InMemoryTransport(Transport):
             if error.answered:
                 raise UpstreamError(INTERNAL_ERROR, str(error)) from None
             raise CallBroken(str(error), sent=error.sent) from None
-        return _message(result)
+        body = result.as_dict()
+        if not result.content and result.structured is not None:  # repeated as text, for clients that read only text
+            body["content"] = [{"type": "text", "text": json.dumps(result.structured, ensure_ascii=False)}]
+        return body
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Does nothing: this server takes no notifications."""
@@ -129,22 +125,3 @@ class InMemoryTransport(Transport):
     def close_reason(self) -> str:
         """Why the connection ended, as the end of a sentence."""
         return "the program closed it"
-
-
-def _discovered() -> dict[str, Any]:
-    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow to import, and needed only with a client
-
-    return {
-        "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-        "capabilities": {"tools": {}},
-        **_COMPLETE,
-        **_UNCACHED,
-    }
-
-
-def _message(result: ToolResult) -> dict[str, Any]:
-    """A result as MCP wants it: structured content is repeated as text, for clients that read only text."""
-    body = result.as_dict()
-    if not result.content and result.structured is not None:
-        body["content"] = [{"type": "text", "text": json.dumps(result.structured, ensure_ascii=False)}]
-    return body

@@ -19,7 +19,15 @@ from typing import Any, Literal, Protocol, cast
 
 import anyio
 
-from pursuit.core.tools import AnswerFn, CallFailed, InitializeResult, NotifyFn, UpstreamError
+from pursuit.core.tools import (
+    AnswerFn,
+    CallFailed,
+    InitializeResult,
+    NotifyFn,
+    UpstreamError,
+    as_object,
+    without_meta,
+)
 from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -65,9 +73,7 @@ class Handle:
 
 def handle_in(stored: object) -> Handle | None:
     """The stored handle, or None if it is malformed."""
-    if not isinstance(stored, Mapping):
-        return None
-    known = cast("Mapping[str, Any]", stored)
+    known = as_object(stored)
     task_id, generation = known.get("task_id"), known.get("generation")
     return Handle(task_id, generation) if isinstance(task_id, str) and generation in (1, 2) else None
 
@@ -89,9 +95,7 @@ def task_support(definition: Mapping[str, Any]) -> str:
 
 def with_tasks_extension(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """A client's capabilities with the tasks extension added."""
-    extensions = capabilities.get("extensions")
-    known = dict(cast("Mapping[str, Any]", extensions)) if isinstance(extensions, Mapping) else {}
-    return {**capabilities, "extensions": {EXTENSION: {}, **known}}
+    return {**capabilities, "extensions": {EXTENSION: {}, **as_object(capabilities.get("extensions"))}}
 
 
 def task_handle(result: Mapping[str, Any]) -> Handle | None:
@@ -163,7 +167,7 @@ async def _held_result(client: Requests, task_id: str, on_notify: NotifyFn | Non
     while True:
         try:
             result = await client.request("tasks/result", {"taskId": task_id}, on_notify=on_notify, progress=False)
-            return _without_related_task(result)
+            return without_meta(result, RELATED)  # as a plain call would have had it
         except UpstreamError:
             # The task ended with this error, or the server does not know the task: `tasks/get` tells which.
             await _get_task(client, task_id)
@@ -188,16 +192,6 @@ async def _get_task(client: Requests, task_id: str) -> dict[str, Any]:
         return await client.request("tasks/get", {"taskId": task_id})
     except UpstreamError as error:
         raise _Forgotten(f"the server no longer has the task: {error.message}") from None
-
-
-def _without_related_task(result: dict[str, Any]) -> dict[str, Any]:
-    """The result as a plain call would have had it: without the mark of the task in `_meta`."""
-    meta = result.get("_meta")
-    if not isinstance(meta, Mapping) or RELATED not in meta:
-        return result
-    rest = {key: value for key, value in cast("Mapping[str, Any]", meta).items() if key != RELATED}
-    bare = {key: value for key, value in result.items() if key != "_meta"}
-    return {**bare, "_meta": rest} if rest else bare
 
 
 async def _report_status(client: Requests, task_id: str, told: OnTaskStatus) -> None:
@@ -284,11 +278,10 @@ def _ended_result(task: Mapping[str, Any]) -> dict[str, Any]:
     if task.get("status") == "completed" and isinstance(result, Mapping):
         return {"resultType": "complete", **cast("Mapping[str, Any]", result)}
     if isinstance(error, Mapping):
-        known = cast("Mapping[str, Any]", error)
+        known = as_object(cast("object", error))
         code = known.get("code")
-        raise UpstreamError(
-            code if isinstance(code, int) else INTERNAL_ERROR, str(known.get("message", "")), known.get("data")
-        )
+        code = code if isinstance(code, int) else INTERNAL_ERROR
+        raise UpstreamError(code, str(known.get("message", "")), known.get("data"))
     said = task.get("statusMessage")
     why = f"the server's task ended as {task.get('status')}" + (f": {said}" if isinstance(said, str) else "")
     raise UpstreamError(INVALID_PARAMS if task.get("status") == "cancelled" else INTERNAL_ERROR, why)
@@ -304,7 +297,5 @@ def _pause(interval: object, before: float) -> float:
 def _part(whole: Mapping[str, Any], *path: str) -> object:
     part: object = whole
     for key in path:
-        if not isinstance(part, Mapping):
-            return None
-        part = cast("Mapping[str, object]", part).get(key)
+        part = as_object(part).get(key)
     return part

@@ -31,7 +31,7 @@ from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, JSONRPCMessage, JSONR
 from pydantic_core import from_json, to_json
 
 from pursuit.config.servers import MessageLimits
-from pursuit.core.tools import AnswerFn, UpstreamError
+from pursuit.core.tools import AnswerFn, UpstreamError, as_object
 from pursuit.upstream.redaction import StderrTail
 
 _log = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class DispatcherTransport(Transport):
         if options.request_id is not None:
             call["request_id"] = options.request_id
         if self._progress_inline:
-            token = cast("Mapping[str, Any]", params.get("_meta") or {}).get("progressToken")
+            token = as_object(params.get("_meta")).get("progressToken")
             call["on_progress"] = self._progress_notifications(token)
         try:
             return await self._dispatcher.send_raw_request(method, params, call)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
 
-from pursuit.core.tools import UpstreamError
+from pursuit.core.tools import UpstreamError, without_meta
 from pursuit.server.errors import RESOURCE_NOT_FOUND, as_object
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -65,14 +65,7 @@ def modern_result(method: str, result: Mapping[str, Any], info: Mapping[str, Any
 
 def _legacy_result(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
     taken = {"resultType", *(_CACHE_FIELDS if method in CACHEABLE else ())}
-    body = {key: value for key, value in result.items() if key not in taken}
-    meta = body.get("_meta")
-    if isinstance(meta, Mapping) and SERVER_INFO_META_KEY in meta:
-        rest = {key: one for key, one in as_object(meta).items() if key != SERVER_INFO_META_KEY}
-        body["_meta"] = rest
-        if not rest:
-            del body["_meta"]
-    return body
+    return without_meta({key: value for key, value in result.items() if key not in taken}, SERVER_INFO_META_KEY)
 
 
 def error_for(method: str, error: UpstreamError, *, to_modern: bool, from_modern: bool) -> UpstreamError:

@@ -20,11 +20,12 @@ import anyio.abc
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
-from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
+from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError, without_meta
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
@@ -38,7 +39,7 @@ from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, LEVELS, MODERN
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing
-from pursuit.server.gateway.subscriptions import FLAGS, RETRY_SECONDS, GatewaySubscriptions, without_id
+from pursuit.server.gateway.subscriptions import FLAGS, RETRY_SECONDS, GatewaySubscriptions
 from pursuit.server.gateway.tool_calls import (
     CallTool,
     GatewayCall,
@@ -373,7 +374,7 @@ class Gateway:
         """Hands on a notification outside of requests on the connection that all clients share."""
         if method == "notifications/tools/list_changed":
             self.lists.changed(upstream.name)
-        body = without_id(params)
+        body = without_meta(params, SUBSCRIPTION_ID_META_KEY)  # legacy clients know no streams
         if method == LOG_MESSAGE and is_modern(upstream.protocol_version or ""):
             self._routing.log_message(upstream, body)
         elif not self._routing.has_legacy_channel(upstream):

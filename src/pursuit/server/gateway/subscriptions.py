@@ -22,7 +22,7 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from pursuit.config.servers import LIMITS
-from pursuit.core.tools import CallFailed, UpstreamError
+from pursuit.core.tools import CallFailed, UpstreamError, without_meta
 from pursuit.errors import PursuitError
 from pursuit.server.errors import as_object, is_modern, sendable
 from pursuit.server.gateway.clients import ACKNOWLEDGED, ClientRequest, ClientSession
@@ -318,7 +318,7 @@ class GatewaySubscriptions:
         async def notify() -> None:
             async for method, params in send:
                 if method == UPDATED:
-                    session.notify(method, without_id(params))
+                    session.notify(method, without_meta(params, SUBSCRIPTION_ID_META_KEY))
 
         try:
             with self._held[session, uri]:
@@ -352,13 +352,3 @@ def _without(wanted: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any
 def _with_id(params: Mapping[str, Any], request: ClientRequest) -> dict[str, Any]:
     meta = as_object(params.get("_meta"))
     return {**params, "_meta": {**meta, SUBSCRIPTION_ID_META_KEY: request.ctx.request_id}}
-
-
-def without_id(params: Mapping[str, Any]) -> dict[str, Any]:
-    """A notification without the id of a stream, which legacy clients do not know."""
-    meta = as_object(params.get("_meta"))
-    if SUBSCRIPTION_ID_META_KEY not in meta:
-        return dict(params)
-    rest = {key: one for key, one in meta.items() if key != SUBSCRIPTION_ID_META_KEY}
-    body = {key: value for key, value in params.items() if key != "_meta"}
-    return {**body, "_meta": rest} if rest else body

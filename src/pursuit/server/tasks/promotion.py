@@ -19,6 +19,7 @@ from mcp_types import INTERNAL_ERROR, SERVER_INFO_META_KEY, ClientCapabilities, 
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.tasks import TaskKind, TaskState
+from pursuit.core.tools import without_meta
 from pursuit.errors import PursuitError, TooManyTasks
 from pursuit.server.errors import Context, as_object, wire_error
 from pursuit.server.tasks.protocol import JsonObject
@@ -229,11 +230,7 @@ async def _ending(work: Awaitable[JsonObject]) -> Ending:
         return _failed(wire_error(error))
     except MCPError as error:
         return _failed(error)
-    bare = {key: value for key, value in result.items() if key != "resultType"}
-    meta = as_object(bare.get("_meta"))
-    if SERVER_INFO_META_KEY in meta:
-        rest = {key: value for key, value in meta.items() if key != SERVER_INFO_META_KEY}
-        bare = {**bare, "_meta": rest} if rest else {key: value for key, value in bare.items() if key != "_meta"}
+    bare = without_meta({key: value for key, value in result.items() if key != "resultType"}, SERVER_INFO_META_KEY)
     if bare.get("isError") is not True:
         return Ending(status="completed", result=bare)
     return Ending(status="failed", message=_text(bare), result=bare)
