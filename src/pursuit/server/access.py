@@ -197,16 +197,7 @@ class RequireScope:
             if missing := self._rules.missing(message, granted):
                 await self._refuse(missing, scope, receive, send)
                 return
-        read = False
-
-        async def replay() -> Message:
-            nonlocal read
-            if read:
-                return await receive()
-            read = True
-            return first
-
-        await self._app(scope, replay, send)
+        await self._app(scope, replayed(first, receive), send)
 
     async def _refuse(self, missing: list[TokenScope], scope: Scope, receive: Receive, send: Send) -> None:
         needed = " ".join(missing)
@@ -219,6 +210,16 @@ def keys_unavailable(_connection: HTTPConnection, error: AuthenticationError) ->
     """The answer while the keys of the authorization server cannot be read: no token can be judged."""
     said = {"error": "temporarily_unavailable", "error_description": str(error)}
     return JSONResponse(said, 503, {"Retry-After": "10"})
+
+
+def replayed(first: Message, receive: Receive) -> Receive:
+    """Receives a message that was read already, and then what follows."""
+    unread = [first]
+
+    async def replay() -> Message:
+        return unread.pop() if unread else await receive()
+
+    return replay
 
 
 def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

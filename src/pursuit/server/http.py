@@ -39,7 +39,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pursuit import __version__
 from pursuit.config.servers import LIMITS, MessageLimits
-from pursuit.server.access import UPSTREAM, RequireScope, RequireToken, ScopeRules, Verifier, keys_unavailable
+from pursuit.server.access import (
+    UPSTREAM,
+    RequireScope,
+    RequireToken,
+    ScopeRules,
+    Verifier,
+    keys_unavailable,
+    replayed,
+)
 from pursuit.server.bind import PAGE_PATH, PATH, HttpBinding, Listener, peer_uid
 from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import event
@@ -168,14 +176,8 @@ class WholeRequests:
         modern = Headers(scope=scope).get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS
         if self._any_text and not modern and not too_long and SURROGATE.search(arrived):
             arrived = _without_surrogates(arrived)
-        whole: Message | None = {"type": "http.request", "body": arrived, "more_body": too_long}
-
-        async def replay() -> Message:
-            nonlocal whole
-            message, whole = whole, None
-            return await receive() if message is None else message
-
-        await self._app(scope, replay, send)
+        whole = {"type": "http.request", "body": arrived, "more_body": too_long}
+        await self._app(scope, replayed(whole, receive), send)
 
     async def _read(self, receive: Receive, body: bytearray) -> bool:
         """Reads up to one byte more than the SDK takes; False if the client has gone.
@@ -236,8 +238,7 @@ async def serve_http(
     with closing(await anyio.to_thread.run_sync(door.listen)) if bound is None else nullcontext(bound) as listener:
         known = listener.known
         if server is None:
-            checked = [_checked(route, known) for route in routes]
-            requests = CancellableRequests(Router(checked, redirect_slashes=False))
+            requests = CancellableRequests(Router(_checked(routes, known), redirect_slashes=False))
             await _serve(Starlette(), requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
             return
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
@@ -255,8 +256,8 @@ async def serve_http(
             endpoint = AuthContextMiddleware(RequireToken(endpoint, rules, oauth))
             backend = BearerAuthBackend(Verifier(door.tokens, oauth))
             endpoint = AuthenticationMiddleware(endpoint, backend=backend, on_error=keys_unavailable)
-        checked = [_checked(route, known) for route in open_routes]
-        requests = CancellableRequests(Router(checked, redirect_slashes=False, default=endpoint))
+        router = Router(_checked(open_routes, known), redirect_slashes=False, default=endpoint)
+        requests = CancellableRequests(router)
         await _serve(app, requests, listener.sock, accepting, grace_seconds=grace_seconds, limits=limits)
 
 
@@ -276,8 +277,8 @@ def _front_page(routes: Sequence[Route]) -> Route:
     return Route("/", endpoint=say, methods=["GET"])
 
 
-def _checked(route: Route, known: TransportSecuritySettings) -> Route:
-    return Route(route.path, endpoint=_CheckedRoute(route, known))
+def _checked(routes: Sequence[Route], known: TransportSecuritySettings) -> list[Route]:
+    return [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in routes]
 
 
 class _CheckedRoute:

@@ -150,16 +150,11 @@ class Tokens:
     ) -> str:
         """A new token of 256 random bits, for so many seconds. It is returned once; only its hash is stored."""
         require_name(name)
-        token, now = _new_token(), datetime.now(tz=UTC)
-        entry = TokenHolder(
-            name=name,
-            sha256=fingerprint(token),
-            created_at=_iso(now),
-            operator=operator,
-            may=tuple(may),
-            expires_at=None if seconds is None else _iso(now + timedelta(seconds=seconds)),
-            scopes=None if scopes is None else tuple(scopes),
-        )
+        token, granted = _new_token(), None if scopes is None else tuple(scopes)
+        entry = _entry(name, token, operator=operator, may=tuple(may), scopes=granted)
+        if seconds is not None:
+            ends = datetime.fromisoformat(entry.created_at) + timedelta(seconds=seconds)
+            entry = replace(entry, expires_at=_iso(ends))
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
@@ -183,8 +178,7 @@ class Tokens:
             names = (LOCAL_NAME, *(f"{LOCAL_NAME}-{number}" for number in range(2, len(taken) + 3)))
             name = next(name for name in names if name not in taken)
             PrivateFile(self.local_file).write(f"{token}\n")
-            made = _iso(datetime.now(tz=UTC))
-            self._write((*entries, TokenHolder(name=name, sha256=fingerprint(token), created_at=made)))
+            self._write((*entries, _entry(name, token)))
             return token, True
 
     def local_if_needed(self) -> str | None:
@@ -265,8 +259,7 @@ class Tokens:
             if found is None:
                 if any(one.name == PAGE_NAME for one in entries):
                     raise NameTaken(f"a client's token is named {PAGE_NAME!r}; revoke it first", name=PAGE_NAME)
-                made = _iso(datetime.now(tz=UTC))
-                found = TokenHolder(name=PAGE_NAME, sha256=fingerprint(_new_token()), created_at=made, operator=True)
+                found = _entry(PAGE_NAME, _new_token(), operator=True)
                 self._write((*entries, found))
             return found
 
@@ -305,6 +298,11 @@ class Tokens:
 
 def _new_token() -> str:
     return PREFIX + secrets.token_urlsafe(_BYTES)
+
+
+def _entry(name: str, token: str, **more: Any) -> TokenHolder:
+    """A token as it is stored when it is made."""
+    return TokenHolder(name=name, sha256=fingerprint(token), created_at=_iso(datetime.now(tz=UTC)), **more)
 
 
 def _iso(time: datetime) -> str:

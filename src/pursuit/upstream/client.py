@@ -16,7 +16,7 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -382,6 +382,7 @@ class SharedClient:
         self.request = partial(client.request, capabilities=capabilities)
 
 
+@dataclass(slots=True, eq=False)
 class ClientLeases:
     """Clients with a connection of their own, each lent to one interactive call at a time.
 
@@ -391,18 +392,12 @@ class ClientLeases:
     idle for too long or too many are idle.
     """
 
-    def __init__(
-        self,
-        make: Callable[[ClientFeatures, Era], McpClient],
-        tasks: anyio.abc.TaskGroup,
-        settings: ClientSettings,
-    ) -> None:
-        self._make = make
-        self._tasks = tasks
-        self._settings = settings
-        self._idle: dict[McpClient, tuple[str, anyio.CancelScope]] = {}
-        """The longest idle one first, each with its key and the scope of the task that closes it after a while."""
-        self._all: set[McpClient] = set()
+    make: Callable[[ClientFeatures, Era], McpClient]
+    tasks: anyio.abc.TaskGroup
+    settings: ClientSettings
+    _idle: dict[McpClient, tuple[str, anyio.CancelScope]] = field(default_factory=dict[McpClient, Any])
+    """The longest idle one first, each with its key and the scope of the task that closes it after a while."""
+    _all: set[McpClient] = field(default_factory=set[McpClient])
 
     @asynccontextmanager
     async def lend(self, features: ClientFeatures, era: Era = "legacy") -> AsyncGenerator[McpClient]:
@@ -410,7 +405,7 @@ class ClientLeases:
         key = f"{era} {json.dumps(features.capabilities, sort_keys=True)}"
         client = next((one for one, (its_key, _) in reversed(self._idle.items()) if its_key == key), None)
         if client is None:
-            client = self._make(ClientFeatures(capabilities=features.capabilities), era)
+            client = self.make(ClientFeatures(capabilities=features.capabilities), era)
             self._all.add(client)
         else:
             self._take(client)
@@ -432,19 +427,19 @@ class ClientLeases:
         connection = client.current
         # After an abandoned call the server may still send requests for it: the next call must not get them.
         if connection is None or connection.call_abandoned:
-            self._tasks.start_soon(self._close, client)
+            self.tasks.start_soon(self._close, client)
             return
         expiry = anyio.CancelScope()
         self._idle[client] = (key, expiry)
-        self._tasks.start_soon(self._expire, client, expiry)
-        if len(self._idle) > self._settings.most_idle:
+        self.tasks.start_soon(self._expire, client, expiry)
+        if len(self._idle) > self.settings.most_idle:
             oldest = next(iter(self._idle))
             self._take(oldest)
-            self._tasks.start_soon(self._close, oldest)
+            self.tasks.start_soon(self._close, oldest)
 
     async def _expire(self, client: McpClient, expiry: anyio.CancelScope) -> None:
         with expiry:
-            await anyio.sleep(self._settings.idle_seconds)
+            await anyio.sleep(self.settings.idle_seconds)
         # It may be lent in the moment in which its time is over; then another task, or none, closes it.
         if client in self._idle and self._idle[client][1] is expiry:
             del self._idle[client]

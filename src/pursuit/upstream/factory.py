@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
+import httpx2
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.runner import modern_on_request
@@ -105,9 +106,7 @@ def over_http(config: ServerConfig, network: NetworkRules) -> OpenTransport:
     params: ParamHeaders = {}
 
     async def open_transport(stack: AsyncExitStack, closed: anyio.Event, tail: StderrTail) -> Transport:
-        ready = _expanded(config, tail)
-        _check_network(ready, network)
-        client = await stack.enter_async_context(http_client(ready))
+        ready, client = await _http(config, network, stack, tail)
         transport = StreamableHttpTransport(client, ready.url or "", closed, params, config.client)
         stack.push_async_callback(transport.aclose)
         return transport
@@ -119,9 +118,7 @@ def over_sse(config: ServerConfig, network: NetworkRules) -> OpenTransport:
     """Opens HTTP+SSE, the transport before streamable HTTP."""
 
     async def open_transport(stack: AsyncExitStack, closed: anyio.Event, tail: StderrTail) -> Transport:
-        ready = _expanded(config, tail)
-        _check_network(ready, network)
-        client = await stack.enter_async_context(http_client(ready))
+        ready, client = await _http(config, network, stack, tail)
         streams = await stack.enter_async_context(sse(client, ready.url or "", closed, config.client))
         dispatcher = JSONRPCDispatcher(streams.read_stream, streams)
         return DispatcherTransport(dispatcher, closed=closed, close_reason=streams.close_reason)
@@ -139,13 +136,16 @@ def _expanded(config: ServerConfig, tail: StderrTail) -> ServerConfig:
     return ready
 
 
-def _check_network(config: ServerConfig, network: NetworkRules) -> None:
-    """Raises `UpstreamUnavailable` if the network rules do not allow the server's address."""
-    url = config.url or ""
+async def _http(
+    config: ServerConfig, network: NetworkRules, stack: AsyncExitStack, tail: StderrTail
+) -> tuple[ServerConfig, httpx2.AsyncClient]:
+    """The expanded configuration and an HTTP client; raises `UpstreamUnavailable` if the network rules forbid it."""
+    ready = _expanded(config, tail)
+    url = ready.url or ""
     ruling = network_ruling(network, url)
     # An operator's own server may be listed: policy asks before each call (`Pool.asked_first`).
     if ruling == "allow" or (ruling == "ask" and config.operators):
-        return
+        return ready, await stack.enter_async_context(http_client(ready))
     try:
         host = urlsplit(url).hostname
     except ValueError:

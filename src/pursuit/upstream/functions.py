@@ -82,7 +82,7 @@ class FunctionUpstream:
         *,
         threaded: bool = False,
     ) -> None:
-        self._name = name
+        self.name = name
         self._functions: dict[str, _Function] = {}
         pairs = functions.items() if isinstance(functions, Mapping) else ((None, one) for one in functions)
         for given, function in pairs:
@@ -90,11 +90,6 @@ class FunctionUpstream:
             if entry.tool.name in self._functions:
                 raise _unusable(f"{name}.{entry.tool.name}", "two functions have this name; use @tool(name=...)")
             self._functions[entry.tool.name] = entry
-
-    @property
-    def name(self) -> str:
-        """The name that the caller gave it."""
-        return self._name
 
     async def tools(self) -> Sequence[Tool]:
         """One tool for each function, in the order given."""
@@ -116,7 +111,7 @@ class FunctionUpstream:
         """Runs a plain function to its result; an async or threaded one gives an awaitable."""
         entry = self._functions.get(tool)
         if entry is None:
-            raise CallFailed(f"{self._name} has no tool {tool!r}", sent=False)
+            raise CallFailed(f"{self.name} has no tool {tool!r}", sent=False)
         try:
             values = _values(entry, arguments)
         except ValidationError as error:

@@ -18,6 +18,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -96,42 +97,33 @@ _DRAIN_SECONDS = 0.05
 ParamHeaders = MutableMapping[str, Mapping[tuple[str, ...], str]]
 
 
+@dataclass(slots=True, eq=False)
 class EventReader:
     """Reads a stream of events up to the answer to one request; remembers where to resume if it breaks."""
 
-    def __init__(
-        self,
-        ident: str | int | None,
-        inbound: Callable[[Mapping[str, Any]], None],
-        *,
-        longest: int,
-        drain: bool = False,
-    ) -> None:
-        self._ident = ident
-        self._inbound = inbound
-        self._longest = longest
-        self._drain = drain
-        self.last_id = ""
-        self.retry = 1.0
-        self.held_open = False
+    ident: str | int | None
+    inbound: Callable[[Mapping[str, Any]], None]
+    longest: int
+    drain: bool = False
+    last_id: str = field(init=False, default="")
+    retry: float = field(init=False, default=1.0)
+    held_open: bool = field(init=False, default=False)
 
     async def read(self, response: httpx2.Response) -> dict[str, Any] | None:
         """The answer, or None if the stream ended or broke without it."""
         answer: dict[str, Any] | None = None
-        events = aiter(httpx2.EventSource(response, max_event_size=self._longest))
+        events = aiter(httpx2.EventSource(response, max_event_size=self.longest))
         try:
             async for event in events:
                 answer = self._take(event)
                 if answer is not None:
                     break
-            if answer is not None and self._drain:
+            if answer is not None and self.drain:
                 await self._drain_rest(events)
         except httpx2.SSEError:
             if answer is None:
-                reason = (
-                    f"its stream of events is malformed, or {too_large('one of them has', 'result', self._longest)}"
-                )
-                raise CallBroken(reason) from None
+                large = too_large("one of them has", "result", self.longest)
+                raise CallBroken(f"its stream of events is malformed, or {large}") from None
         except httpx2.TransportError:
             pass
         return answer
@@ -146,9 +138,9 @@ class EventReader:
 
     def _message(self, message: Any) -> dict[str, Any] | None:
         """The message if it is the answer; any other is handed on."""
-        answer = None if self._ident is None else _answer_of(message, self._ident)
+        answer = None if self.ident is None else _answer_of(message, self.ident)
         if answer is None and isinstance(message, Mapping):
-            self._inbound(cast("Mapping[str, Any]", message))
+            self.inbound(cast("Mapping[str, Any]", message))
         return answer
 
     async def read_lines(self, response: httpx2.Response) -> dict[str, Any] | None:
@@ -160,8 +152,8 @@ class EventReader:
         with suppress(httpx2.TransportError):
             async for part in response.aiter_bytes():
                 unread += part
-                if len(unread) > self._longest:
-                    raise CallBroken(too_large("its answer has", "result", self._longest))
+                if len(unread) > self.longest:
+                    raise CallBroken(too_large("its answer has", "result", self.longest))
                 while not whole and (end := unread.find(b"\n")) >= 0:
                     line = bytes(unread[:end]).strip()
                     message = _json_or_none(line)

@@ -120,12 +120,8 @@ class Relay:
         level = None if request.operator else request.client.level
         body = params_for(params, to_modern=is_modern(about.protocol_version), level=level)
         progress = Progress(request.token)
-        on_notify, wanted = self._notifier(request, about, progress), progress.token is not None
-        request.sent = True
-        result = await channel.request(
-            request.method, body, on_notify=on_notify, progress=wanted, waiting=request.queueing
-        )
-        result = await _finished(request, channel, result, on_notify=on_notify)
+        on_notify = self._notifier(request, about, progress)
+        result = await _result(request, channel, body, on_notify=on_notify, follow=on_notify)
         rounds = 0
         while not request.client.modern and result.get("resultType") == "input_required":
             rounds += 1
@@ -133,9 +129,8 @@ class Relay:
                 raise UpstreamError(INTERNAL_ERROR, f"the server asked {MOST_ROUNDS} times and did not come to an end")
             body = await _with_answers(request, body, result)
             progress.restart()
-            result = await channel.request(
-                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.timeout.paused
-            )
+            wanted, paused = progress.token is not None, request.timeout.paused
+            result = await channel.request(request.method, body, on_notify=on_notify, progress=wanted, waiting=paused)
         return result
 
     async def _send_to_legacy(
@@ -215,31 +210,30 @@ async def _exchange(
             with suppress(UpstreamError):  # then the server sends what it sends by default
                 await channel.request("logging/setLevel", {"level": level})
         with request.timeout.running():
-            request.sent = True
-            wanted = request.token is not None
-            result = await channel.request(
-                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.queueing
-            )
-            result = await _finished(request, channel, result, answer=answer, on_notify=follow)
+            result = await _result(request, channel, body, on_notify=on_notify, follow=follow, answer=answer)
         if note is not None:
             note(result)
         return result
 
 
-async def _finished(
+async def _result(
     request: ClientRequest,
     channel: UpstreamChannel,
-    result: dict[str, Any],
+    body: Mapping[str, Any],
     *,
+    on_notify: NotifyFn | None,
+    follow: NotifyFn | None,
     answer: AnswerFn | None = None,
-    on_notify: NotifyFn | None = None,
 ) -> dict[str, Any]:
-    """The result of a call, also if the server answers it with a task."""
+    """Sends a request and returns its result, also if the server answers it with a task."""
+    request.sent = True
+    wanted = request.token is not None
+    result = await channel.request(request.method, body, on_notify=on_notify, progress=wanted, waiting=request.queueing)
     handle = task_handle(result) if request.method == "tools/call" else None
     if handle is None:
         return result
     request.task_created()
-    return await follow_task(channel, handle, told=_status(request, handle), answer=answer, on_notify=on_notify)
+    return await follow_task(channel, handle, told=_status(request, handle), answer=answer, on_notify=follow)
 
 
 def _status(request: ClientRequest, handle: Handle) -> OnTaskStatus:

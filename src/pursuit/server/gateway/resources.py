@@ -7,11 +7,12 @@ requests for the resources of the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import anyio
 from mcp.shared.exceptions import MCPError
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit.core.patterns import ProcessorTime
@@ -171,47 +172,16 @@ def _likeliest(listed: Mapping[str, _Listed], uri: str) -> list[str]:
     fitting = [
         server
         for server, (_, templates) in listed.items()
-        if any(fits(one, uri) for one in templates if not patience.over)
+        if any(_fits(one, uri) for one in templates if not patience.over)
     ]
     return list(dict.fromkeys((*having, *fitting, *listed)))
 
 
-def fits(template: Any, uri: str) -> bool:
-    """Whether a URI may come from a URI template, or is the template itself.
-
-    It costs the length of the template times that of the URI, whatever they hold; a long one fits nothing.
-    """
+def _fits(template: Any, uri: str) -> bool:
+    """Whether a URI may come from a URI template, or is the template itself; a long one fits nothing."""
     if not isinstance(template, str) or max(len(template), len(uri)) > LONGEST_URI:
         return False
-    if template == uri:
-        return True
-    reached = {0}
-    for literal, operator in _parts(template):
-        reached = {place + len(literal) for place in reached if uri.startswith(literal, place)}
-        if not reached:
-            return False
-        if operator is not None:
-            reached = set(range(min(reached), len(uri) + 1)) if operator else _to_segment_end(uri, reached)
-    return len(uri) in reached
-
-
-def _parts(template: str) -> Iterator[tuple[str, str | None]]:
-    """The literal texts, each with the operator of the expression behind it: RFC 6570, None behind the last."""
-    place = 0
-    while (begin := template.find("{", place)) >= 0 and (end := template.find("}", begin)) >= 0:
-        first = template[begin + 1 : begin + 2]
-        yield template[place:begin], first if first in "+#./;?&" else ""
-        place = end + 1
-    yield template[place:], None
-
-
-def _to_segment_end(uri: str, places: Iterable[int]) -> set[int]:
-    """All places that a value without `/`, `?` and `#` leads to."""
-    found: set[int] = set()
-    for start in sorted(places):
-        place = start
-        while place not in found:
-            found.add(place)
-            if place < len(uri) and uri[place] not in "/?#":
-                place += 1
-    return found
+    try:
+        return template == uri or UriTemplate.parse(template).match(uri) is not None
+    except InvalidUriTemplate:
+        return False

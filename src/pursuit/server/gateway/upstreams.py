@@ -143,14 +143,10 @@ def _escape(text: str) -> str:
 
 def _unescape(name: str) -> tuple[str, str, str]:
     """The parts of an escaped name, as `partition` gives them; without a separator if it is not an escaped name."""
-    parts = [""]
-    position = 0
-    while position < len(name):
-        match = ESCAPED_CHARACTER.match(name, position)
-        if match is None:
-            return name, "", ""
-        part = match.group()
-        position = match.end()
+    parts, tokens = [""], ESCAPED_CHARACTER.findall(name)
+    if "".join(tokens) != name:
+        return name, "", ""
+    for part in tokens:
         if part == _SEPARATOR:
             parts.append("")
         elif part == "__":

@@ -55,10 +55,6 @@ PAGE = 50
 LONGEST_TTL = 10**15
 """Milliseconds; a longer ttl than this is cut, as any is to what the host grants."""
 
-_METHODS: Mapping[bool, frozenset[str]] = {
-    False: frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"}),
-    True: frozenset({"tasks/get", "tasks/update", "tasks/cancel"}),
-}
 PlanFor = Callable[[Context], Awaitable[TaskPlan]]
 """What the call of a request would be as a task; raises what refuses the call."""
 
@@ -195,6 +191,14 @@ class TaskMiddleware:
         self._elicitation = TaskElicitation(host.store, channels)
         self._runner = CallRunner(host, tasks, settings or PromotionSettings())
         self._notifications = StatusNotifications(host.store, tasks)
+        both: dict[str, Callable[[Context], Awaitable[dict[str, Any]]]] = {
+            "tasks/get": self._get,
+            "tasks/cancel": self._cancel,
+        }
+        self._answers = {
+            False: both | {"tasks/result": self._result, "tasks/list": self._list},
+            True: both | {"tasks/update": self._update},
+        }
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers what is about tasks, and passes everything else on."""
@@ -224,22 +228,13 @@ class TaskMiddleware:
     async def _answer(self, ctx: Context) -> dict[str, Any]:
         """Answers a request about tasks."""
         modern, generation = is_modern(ctx.protocol_version), generation_of(ctx)
-        if ctx.method not in _METHODS[modern] or (generation == 0 and not modern):
+        answer = self._answers[modern].get(ctx.method)
+        if answer is None or (generation == 0 and not modern):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if generation == 0:
             raise missing_extension()
         with mcp_errors():
-            match ctx.method:
-                case "tasks/get":
-                    return await self._get(ctx)
-                case "tasks/result":
-                    return await self._result(ctx)
-                case "tasks/list":
-                    return await self._list(ctx)
-                case "tasks/update":
-                    return await self._update(ctx)
-                case _:
-                    return await self._cancel(ctx)
+            return await answer(ctx)
 
     async def _call(self, ctx: Context) -> dict[str, Any] | None:
         """Answers `tools/call` with a task, or with the result of a call that ended soon; None: the call is no task."""
