@@ -14,7 +14,7 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -299,23 +299,14 @@ class McpClient:
         Raises `UpstreamUnavailable`.
         """
         found: list[Any] = []
-        seen: set[str] = set()
-        params: dict[str, Any] = {}
-        size = 0
-        for _ in range(MOST_PAGES):
-            page = await self._page(kind, params)
-            entries, cursor = page.get(kind), page.get("nextCursor")
-            if not isinstance(entries, list):
-                raise self._unavailable(f"its list of {kind} is malformed")
-            found.extend(cast("list[Any]", entries))
-            size += len(write_json(entries)) if isinstance(cursor, str) else 0
-            if size > self.config.client.limits.list:
-                raise self._unavailable(too_large(f"its list of {kind} has", "list", self.config.client.limits.list))
-            # A repeated cursor would turn the listing into a loop.
-            if not isinstance(cursor, str) or cursor in seen:
-                break
-            seen.add(cursor)
-            params = {"cursor": cursor}
+        try:
+            async for page in pages(partial(self._page, kind), kind, self._settings.limits.list, f"its list of {kind}"):
+                entries = page.get(kind)
+                if not isinstance(entries, list):
+                    raise self._unavailable(f"its list of {kind} is malformed")
+                found.extend(cast("list[Any]", entries))
+        except CallFailed as error:
+            raise self._unavailable(str(error)) from None
         return found
 
     async def _page(self, kind: ListKind, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -389,7 +380,7 @@ class ClientLeases:
     A legacy server shows more tools to a client that declares more, and sends its requests over the connection: on
     stdio nothing in a message says which call it belongs to, hence one call at a time. In the modern era that is still
     so for log messages. A returned client is lent again to a caller with the same capabilities, and closed when it was
-    idle for too long or too many are idle.
+    idle for too long or too many are idle. A lasting one is not: the next caller finds what the server keeps for it.
     """
 
     make: Callable[[ClientFeatures, Era], McpClient]
@@ -398,24 +389,39 @@ class ClientLeases:
     _idle: dict[McpClient, tuple[str, anyio.CancelScope]] = field(default_factory=dict[McpClient, Any])
     """The longest idle one first, each with its key and the scope of the task that closes it after a while."""
     _all: set[McpClient] = field(default_factory=set[McpClient])
+    _busy: set[McpClient] = field(default_factory=set[McpClient])
+    _lasting: dict[str, McpClient] = field(default_factory=dict[str, McpClient])
 
     @asynccontextmanager
-    async def lend(self, features: ClientFeatures, era: Era = "legacy") -> AsyncGenerator[McpClient]:
-        """A client that has no other user within the block."""
+    async def lend(
+        self, features: ClientFeatures, era: Era = "legacy", *, lasting: int = 0
+    ) -> AsyncGenerator[McpClient]:
+        """A client that has no other user within the block; up to so many are `lasting`, one for each capabilities."""
         key = f"{era} {json.dumps(features.capabilities, sort_keys=True)}"
-        client = next((one for one, (its_key, _) in reversed(self._idle.items()) if its_key == key), None)
+        client = self._lasting.get(key) if lasting else None
+        if client in self._busy:
+            client = None
+        elif client is None and len(self._lasting) < lasting:
+            client = self._lasting[key] = self._new(features, era)
         if client is None:
-            client = self.make(ClientFeatures(capabilities=features.capabilities), era)
-            self._all.add(client)
-        else:
-            self._take(client)
+            client = next((one for one, (its_key, _) in reversed(self._idle.items()) if its_key == key), None)
+            if client is not None:
+                self._take(client)
+        client = client or self._new(features, era)
+        self._busy.add(client)
         own = client.features
         own.answer, own.heard = features.answer, features.heard
         try:
             yield client
         finally:
             own.answer, own.heard = None, None
+            self._busy.discard(client)
             self._give_back(key, client)
+
+    def _new(self, features: ClientFeatures, era: Era) -> McpClient:
+        client = self.make(ClientFeatures(capabilities=features.capabilities), era)
+        self._all.add(client)
+        return client
 
     def _take(self, client: McpClient) -> None:
         _, expiry = self._idle.pop(client)
@@ -424,10 +430,14 @@ class ClientLeases:
     def _give_back(self, key: str, client: McpClient) -> None:
         if client not in self._all:
             return
-        connection = client.current
+        connection, lasting = client.current, self._lasting.get(key) is client
         # After an abandoned call the server may still send requests for it: the next call must not get them.
         if connection is None or connection.call_abandoned:
+            if lasting:
+                del self._lasting[key]
             self.tasks.start_soon(self._close, client)
+            return
+        if lasting:
             return
         expiry = anyio.CancelScope()
         self._idle[client] = (key, expiry)
@@ -545,13 +555,14 @@ class McpUpstream(McpClient):
 
     @asynccontextmanager
     async def lease(
-        self, features: ClientFeatures, *, legacy: bool = False, separate: bool = False
+        self, features: ClientFeatures, *, legacy: bool = False, separate: bool = False, lasting: int = 0
     ) -> AsyncGenerator[McpClient | SharedClient]:
         """A client with these features, for one interactive call at a time.
 
         On a modern server each request declares its capabilities and questions come as results: the connection is
         shared and `features.answer` is not used, unless `separate` asks for a separate one. On a legacy server it is a
-        connection (on stdio: a process) of its own; `legacy` asks for that on a server that speaks both.
+        connection (on stdio: a process) of its own; `legacy` asks for that on a server that speaks both. Up to so many
+        of these are `lasting`: a later call with the same capabilities finds the same connection.
         """
         connection = await self.connect()
         if connection.modern and separate:
@@ -560,7 +571,7 @@ class McpUpstream(McpClient):
         elif connection.modern and not (legacy and await self._try_legacy()):
             yield SharedClient(self, features.capabilities)
         else:
-            async with self._leases.lend(features) as client:
+            async with self._leases.lend(features, lasting=lasting) as client:
                 yield client
 
     async def _try_legacy(self) -> bool:
@@ -721,6 +732,27 @@ class McpUpstream(McpClient):
         async with anyio.create_task_group() as closing:
             closing.start_soon(super().aclose)
             closing.start_soon(self._leases.aclose)
+
+
+async def pages(
+    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], kind: str, most: int, what: str
+) -> AsyncGenerator[dict[str, Any]]:
+    """The pages of a list; raises `CallFailed` if `what` has more than `most` bytes."""
+    seen: set[str] = set()
+    params: dict[str, Any] = {}
+    size = 0
+    for _ in range(MOST_PAGES):
+        page = await ask(params)
+        yield page
+        cursor = page.get("nextCursor")
+        # A repeated cursor would turn the listing into a loop.
+        if not isinstance(cursor, str) or cursor in seen:
+            return
+        seen.add(cursor)
+        size += len(write_json(page.get(kind)))
+        if size > most:
+            raise CallFailed(too_large(f"{what} has", "list", most))
+        params = {"cursor": cursor}
 
 
 @asynccontextmanager

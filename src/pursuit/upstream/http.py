@@ -214,7 +214,6 @@ def _answer_of(message: Any, ident: str | int) -> dict[str, Any] | None:
 
 
 def _error_of(message: Any) -> UpstreamError | None:
-    """The JSON-RPC error in a message."""
     body = as_object(as_object(message).get("error"))
     code, text = body.get("code"), body.get("message")
     if not isinstance(code, int) or not isinstance(text, str):

@@ -20,7 +20,7 @@ from pursuit.server.errors import as_object
 from pursuit.server.gateway.clients import INTERACTIVE, ClientRequest
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import LONGEST_NAME, GatewayLimits, Upstreams
-from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.client import McpUpstream, pages
 from pursuit.upstream.listing import read_listing
 from pursuit.upstream.transport import too_large, write_json
 
@@ -30,7 +30,6 @@ KINDS: Mapping[str, str] = {
     "resources/list": "resources",
     "resources/templates/list": "resourceTemplates",
 }
-MOST_PAGES = 1_000
 MOST_CURSORS = 10_000
 LISTED_SECONDS = 30.0
 """How long a tool counts as listed that a server shows to some clients only."""
@@ -123,19 +122,14 @@ class Lists:
         if isinstance(following, str):
             if len(self._seen) >= MOST_CURSORS:
                 self._seen.clear()
-            size += len(write_json(entries))
-            self._require_room(server, "tools", size)
+            size, most = size + len(write_json(entries)), self._upstreams[server].config.client.limits.list
+            if size > most:  # the list goes on over more pages than we can hold
+                raise CallFailed(too_large(f"the list of tools of {server} has", "list", most))
             self._seen[server, following] = before | {tool.name for tool in fresh}, size
         self._warn(warnings)
         now = anyio.current_time()
         self._listed.setdefault(server, {}).update({tool.name: (now, tool) for tool in fresh})
         return {**result, "tools": [tool.definition for tool in fresh]}
-
-    def _require_room(self, server: str, kind: str, size: int) -> None:
-        """Refuses a list that goes on over more pages than we can hold."""
-        most = self._upstreams[server].config.client.limits.list
-        if size > most:
-            raise CallFailed(too_large(f"the list of {kind} of {server} has", "list", most))
 
     async def _combined(self, request: ClientRequest) -> dict[str, Any]:
         """The lists of all servers, under qualified names; a server that fails is left out."""
@@ -170,24 +164,18 @@ class Lists:
         return {kind: [named for server, entries in ordered.items() for named in self._named(server, entries)]}
 
     async def _all_pages(self, request: ClientRequest, server: str) -> list[Any]:
-        """All pages of one server's list."""
-        kind = KINDS[request.method]
+        kind, upstream = KINDS[request.method], self._upstreams[server]
         entries: list[Any] = []
-        seen: set[str] = set()
-        params = {key: value for key, value in request.params.items() if key == "_meta"}
-        size = 0
-        for _ in range(MOST_PAGES):
-            result = await self._relay.send(request, self._upstreams[server], params)
-            page = self._usable(server, params.get("cursor"), result) if kind == "tools" else result
+        meta = {key: value for key, value in request.params.items() if key == "_meta"}
+
+        async def ask(params: dict[str, Any]) -> dict[str, Any]:
+            result = await self._relay.send(request, upstream, meta | params)
+            return self._usable(server, params.get("cursor"), result) if kind == "tools" else result
+
+        most = upstream.config.client.limits.list
+        async for page in pages(ask, kind, most, f"the list of {kind} of {server}"):
             found: Any = page.get(kind)
             entries += found if isinstance(found, list) else []
-            cursor = result.get("nextCursor")
-            size += len(write_json(found)) if isinstance(cursor, str) else 0
-            self._require_room(server, kind, size)
-            if not isinstance(cursor, str) or cursor in seen:
-                break
-            seen.add(cursor)
-            params = {**params, "cursor": cursor}
         return entries
 
     def _spelled(self, server: str, kind: str, page: dict[str, Any]) -> dict[str, Any]:
@@ -234,7 +222,6 @@ class Lists:
 
 
 def _list_tools(request: ClientRequest) -> ClientRequest:
-    """A request of the same client for the list of tools."""
     meta: Any = request.params.get("_meta")
     listing = ClientRequest(request.ctx, request.client)
     listing.method = "tools/list"

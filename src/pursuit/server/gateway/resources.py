@@ -172,12 +172,12 @@ def _likeliest(listed: Mapping[str, _Listed], uri: str) -> list[str]:
     fitting = [
         server
         for server, (_, templates) in listed.items()
-        if any(_fits(one, uri) for one in templates if not patience.over)
+        if any(fits(one, uri) for one in templates if not patience.over)
     ]
     return list(dict.fromkeys((*having, *fitting, *listed)))
 
 
-def _fits(template: Any, uri: str) -> bool:
+def fits(template: Any, uri: str) -> bool:
     """Whether a URI may come from a URI template, or is the template itself; a long one fits nothing."""
     if not isinstance(template, str) or max(len(template), len(uri)) > LONGEST_URI:
         return False

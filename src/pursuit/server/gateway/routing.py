@@ -11,7 +11,6 @@ Invariant: a server's request reaches the client whose call it belongs to, or is
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -210,7 +209,7 @@ class Routing:
         async with route.opening:
             if route.channel is None:
                 side = ClientFeatures(capabilities=session.capabilities, answer=route.answer, heard=route.notified)
-                channel: UpstreamChannel = await self._tasks.start(_hold, upstream, side, session.closed, True)
+                channel: UpstreamChannel = await self._tasks.start(_hold, upstream, side, session.closed)
                 route.separate = not is_modern((await channel.about()).protocol_version)
                 route.channel = channel
         return route
@@ -235,7 +234,7 @@ class Routing:
             channel = shared.channel
             if channel is None:
                 side = ClientFeatures(heard=partial(self._notified, upstream))
-                channel = await self._tasks.start(_hold, upstream, side, anyio.Event(), True)
+                channel = await self._tasks.start(_hold, upstream, side, anyio.Event())
                 shared.legacy = not is_modern((await channel.about()).protocol_version)
                 shared.channel = channel
         return channel if shared.legacy else None
@@ -245,12 +244,11 @@ async def _hold(
     upstream: McpUpstream,
     features: ClientFeatures,
     closed: anyio.Event,
-    old: bool,
     *,
     task_status: anyio.abc.TaskStatus[UpstreamChannel],
 ) -> None:
-    """Keeps a connection open until the event; `old` if it must be a legacy one."""
-    async with upstream.lease(features, legacy=old) as channel:
+    """Keeps a legacy connection open until the event."""
+    async with upstream.lease(features, legacy=True) as channel:
         task_status.started(channel)
         await closed.wait()
 
@@ -284,12 +282,10 @@ class _Caller:
 
 
 class _LegacySession:
-    """One connection, and the calls that use it now."""
+    """The shared connection of the only client, and the calls that use it now."""
 
-    def __init__(self, channel: UpstreamChannel | None = None) -> None:
+    def __init__(self) -> None:
         self.callers: list[_Caller] = []
-        self.channel = channel
-        self.closed = anyio.Event()
         self.refused = False
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -329,11 +325,8 @@ class LegacySessions:
     over stdio, has the shared connection, which its calls use at the same time.
     """
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, limits: GatewayLimits) -> None:
-        self._tasks = tasks
-        self._alone = alone
+    def __init__(self, limits: GatewayLimits) -> None:
         self._limits = limits
-        self._sessions: dict[McpUpstream, dict[str, _LegacySession]] = {}
         self._turns: dict[McpUpstream, anyio.Semaphore] = {}
         self._only: dict[McpUpstream, _LegacySession] = {}
         self._first: Mapping[str, Any] = {}
@@ -343,7 +336,7 @@ class LegacySessions:
         self._first = self._first if self._only else capabilities
         for upstream in upstreams:
             if upstream not in self._only:
-                session = self._only[upstream] = _LegacySession(upstream)
+                session = self._only[upstream] = _LegacySession()
                 upstream.listen(session.notified)
                 await upstream.set_client_features(ClientFeatures(capabilities=self._first, answer=session.answer))
 
@@ -364,41 +357,15 @@ class LegacySessions:
         """A connection for one call, which waits for its turn. Raises `UpstreamUnavailable`."""
         turns = self._turns.setdefault(upstream, anyio.Semaphore(self._limits.legacy_calls))
         async with turns:
-            session = self._free(upstream, side)
+            session = self._only.get(upstream)
             if session is None:
-                async with upstream.lease(side) as leased:
+                # Clients choose their capabilities freely, so the number of lasting connections is limited.
+                async with upstream.lease(side, lasting=self._limits.legacy_sessions) as leased:
                     yield leased
                 return
             caller = _Caller(side)
             session.callers.append(caller)
             try:
-                channel = session.channel
-                if channel is None:
-                    features = ClientFeatures(
-                        capabilities=side.capabilities, answer=session.answer, heard=session.notified
-                    )
-                    channel = await self._tasks.start(_hold, upstream, features, session.closed, False)
-                    session.channel = channel
-                yield channel
-            except (anyio.get_cancelled_exc_class(), CallFailed):
-                # The server may still send requests for this call, and the next call may be another client's.
-                if not self._alone:
-                    self._close(upstream, session)
-                raise
+                yield upstream
             finally:
                 session.callers.remove(caller)
-
-    def _free(self, upstream: McpUpstream, side: ClientFeatures) -> _LegacySession | None:
-        """The session for these capabilities, which clients choose freely: so the number of sessions is limited."""
-        if upstream in self._only:
-            return self._only[upstream]
-        sessions = self._sessions.setdefault(upstream, {})
-        key = json.dumps(side.capabilities, sort_keys=True)
-        if key not in sessions and len(sessions) < self._limits.legacy_sessions:
-            sessions[key] = _LegacySession()
-        session = sessions.get(key)
-        return session if session is not None and not session.callers else None
-
-    def _close(self, upstream: McpUpstream, session: _LegacySession) -> None:
-        session.closed.set()
-        self._sessions[upstream] = {key: one for key, one in self._sessions[upstream].items() if one is not session}

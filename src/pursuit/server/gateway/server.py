@@ -99,7 +99,7 @@ class Gateway:
         self._clients = Clients(limits.ask_seconds)
         self._retried: set[McpUpstream] = set()
         self._routing = Routing(tasks, alone=alone, limits=limits, notified=self._notified_on_legacy)
-        self._legacy_sessions = LegacySessions(tasks, alone=alone, limits=limits)
+        self._legacy_sessions = LegacySessions(limits)
         self.upstreams = Upstreams(runtime.toolbox.host.pool, self._notified, tasks, options.spelling)
         self._audit = runtime.service.audit
         self._journal = GatewayJournal(

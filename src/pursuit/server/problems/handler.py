@@ -211,7 +211,6 @@ class ProblemHandler:
         return await handler(ctx)
 
     async def _gateway(self, ctx: Context) -> HandlerResult:
-        """The gateway's answer."""
         return await self._chain(ctx, _not_found)
 
     def _own_result(self, ctx: Context, body: dict[str, Any]) -> dict[str, Any]:

@@ -226,7 +226,6 @@ class TaskMiddleware:
         }
 
     async def _answer(self, ctx: Context) -> dict[str, Any]:
-        """Answers a request about tasks."""
         modern, generation = is_modern(ctx.protocol_version), generation_of(ctx)
         answer = self._answers[modern].get(ctx.method)
         if answer is None or (generation == 0 and not modern):

@@ -172,7 +172,6 @@ class _RunningCall:
 
 
 async def _either(*events: anyio.Event) -> None:
-    """Returns when one of them has happened."""
 
     async def wait(event: anyio.Event) -> None:
         await event.wait()
