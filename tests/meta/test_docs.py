@@ -45,21 +45,10 @@ from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.policy.rules import MODES, SEVERITY
 from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.manifest import KINDS as KINDS_OF_PROBLEMS
-from pursuit.problems.manifest import (
-    SCORER_KINDS,
-    Baseline,
-    Citation,
-    CitationMode,
-    Direction,
-    Limits,
-    Manifest,
-    Metric,
-    Scorer,
-    ScoringRule,
-    Visibility,
-)
+from pursuit.problems.manifest import Baseline, Citation, CitationMode, Limits, Manifest, Visibility
 from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.missions import MACHINES
+from pursuit.problems.scorer import SCORER_KINDS, Direction, Metric, Scorer, ScoringRule
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.doctor import Level
 from pursuit.upstream.known_servers import known_servers

@@ -31,7 +31,8 @@ from pursuit.core.attempts import (
 from pursuit.errors import AlreadySubmitted, BudgetExhausted
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.manifest import Limits, Manifest, Metric, Scorer, ScoringRule
+from pursuit.problems.manifest import Limits, Manifest
+from pursuit.problems.scorer import Metric, Scorer, ScoringRule
 
 CALLS, EVALUATIONS, SECONDS = 3, 2, 30.0
 HOLDERS = 3

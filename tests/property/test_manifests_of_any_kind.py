@@ -19,9 +19,10 @@ from pursuit.config.files import as_toml
 from pursuit.errors import ValidationFailed
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED
-from pursuit.problems.manifest import Baseline, Citation, Limits, Manifest, Metric, Scorer, ScoringRule, Visibility
+from pursuit.problems.manifest import Baseline, Citation, Limits, Manifest, Visibility
 from pursuit.problems.manifest_reading import parse_manifest, read_manifest
 from pursuit.problems.missions import Plan, mission_for, proposer_for
+from pursuit.problems.scorer import Metric, Scorer, ScoringRule
 
 SHIPPED_FILES = sorted(SHIPPED.glob("*/problem.toml"))
 TABLES = {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in SHIPPED_FILES}

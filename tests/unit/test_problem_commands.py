@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_stage import Place
 
-from pursuit.problems.scorer_reading import command_fault
+from pursuit.problems.scorer import command_fault
 
 OURS = "__python_executable__"
 

@@ -13,8 +13,9 @@ from pursuit.core.attempts import AttemptState, decode_attempt, encode_attempt, 
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, load_attempt
-from pursuit.problems.manifest import Limits, Manifest, Metric, Scorer, ScoringRule
+from pursuit.problems.manifest import Limits, Manifest
 from pursuit.problems.manifest_reading import read_manifest
+from pursuit.problems.scorer import Metric, Scorer, ScoringRule
 from pursuit.problems.scoring import Submitted, judge
 from pursuit.sandbox import Sandbox
 

@@ -17,8 +17,9 @@ from cli_stage import Place
 from pursuit.config.files import as_toml
 from pursuit.errors import ProblemNotFound, ValidationFailed
 from pursuit.problems.catalogue import SHIPPED, ProblemCatalogue, discover
-from pursuit.problems.manifest_reading import parse_manifest, read_manifest, scan_markdown
-from pursuit.problems.scorer_reading import KNOWN_NAMES
+from pursuit.problems.manifest import scan_markdown
+from pursuit.problems.manifest_reading import parse_manifest, read_manifest
+from pursuit.problems.scorer import KNOWN_NAMES
 from pursuit.sandbox import Sandbox
 
 CORPUS = Path(__file__).parents[1] / "data" / "problems" / "wrong.toml"

@@ -23,8 +23,9 @@ from pursuit.problems.attempts import Attempt, exhausted, load_attempt
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import ProblemCatalogue
 from pursuit.problems.comparison import attempt_row, ranked, replay
-from pursuit.problems.manifest import Limits, Manifest, Metric, Scorer, ScoringRule
+from pursuit.problems.manifest import Limits, Manifest
 from pursuit.problems.missions import Plan, mission_for, proposer_for
+from pursuit.problems.scorer import Metric, Scorer, ScoringRule
 from pursuit.problems.scoring import CannotScore, JudgeScore, Submitted, judge, kept_result, score_of
 from pursuit.proposers.search.settings import Parameter
 from pursuit.sandbox import Sandbox

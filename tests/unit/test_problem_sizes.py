@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 from cli_stage import Place
 
-from pursuit.problems.manifest_reading import (
-    LARGEST_SCHEMA,
-    LONGEST_STATEMENT,
-    LONGEST_SUMMARY,
-    LONGEST_TITLE,
-    TAG,
-    parse_manifest,
-)
-from pursuit.problems.scorer_reading import MOST_METRICS, MOST_RULES
+from pursuit.problems.manifest import LARGEST_SCHEMA, LONGEST_STATEMENT, LONGEST_SUMMARY, LONGEST_TITLE, TAG
+from pursuit.problems.manifest_reading import parse_manifest
+from pursuit.problems.scorer import MOST_METRICS, MOST_RULES
 from pursuit.problems.secrecy import warnings_of
 
 SCORER: dict[str, Any] = {

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pursuit.problems.catalogue import ProblemCatalogue
-from pursuit.problems.manifest import Manifest, Metric, Scorer
+from pursuit.problems.manifest import Manifest
 from pursuit.problems.manifest_reading import read_manifest
+from pursuit.problems.scorer import Metric, Scorer
 from pursuit.problems.secrecy import judging_digest
 
 HEAD = 'problem_id = "p"\ntitle = "P"\nsummary = "p"\nkind = "text"\nstatement = "p"\nassets = ["items.csv"]\n'

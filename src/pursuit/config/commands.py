@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
 from urllib.parse import unquote
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo
 
 from pursuit.config.files import as_table
 from pursuit.config.servers import SERVER_NAME
@@ -95,7 +95,7 @@ def _choices(value: object) -> object:
     return cast("object", value)
 
 
-def _item_rules(given: Mapping[str, Any]) -> Iterator[Broken]:
+def _item_rules(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
     if given.get("type") in ("array", "boolean"):
         yield Broken("input should be 'string', 'integer' or 'number'", "type")
     yield from (Broken("has no meaning for items", key) for key in given if key in _NAMED)
@@ -434,7 +434,7 @@ def _metric_table(value: object) -> object:
     return cast("object", value)
 
 
-def _not_too_many(given: Mapping[str, Any]) -> Iterator[Broken]:
+def _not_too_many(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
     if len(given) > MOST_METRICS:
         yield Broken(f"has {len(given)} entries; at most {MOST_METRICS}")
 

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, ValidationInfo
 
 from pursuit.config.surroundings import Isolation, IsolationKey
 from pursuit.config.variables import as_secrets, expand_variables, secret_arguments, secret_entries, variable_values
@@ -160,7 +160,7 @@ class ServerConfig:
         return _fetches(self.command)
 
 
-def _not_both(given: Mapping[str, Any]) -> Iterator[Broken]:
+def _not_both(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
     if given.get("read_only") is True and given.get("destructive") is True:
         yield Broken("a tool cannot be read-only and destructive", "destructive")
 

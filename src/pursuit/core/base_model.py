@@ -107,7 +107,9 @@ def faults_of(error: ValidationError, model: type, *, source: str | None = None)
         reason = _needed(item, place) or _reason(item, place, model, hints=number < MOST_HINTS)
         cause = (item.get("ctx") or {}).get("error")
         line, column = getattr(cause, "line", None), getattr(cause, "column", None)
-        fault = Fault(field=place.path, reason=_cut(reason, LONGEST_REASON), source=source, line=line, column=column)
+        fault = Fault(
+            field=place.path, reason=cut_short(reason, LONGEST_REASON), source=source, line=line, column=column
+        )
         found.setdefault((fault.field, fault.reason), fault)
     if len(items) > MOST_FAULTS:
         more = f"there are {len(items) - MOST_FAULTS} more faults; fix these first"
@@ -169,10 +171,11 @@ def _info(hint: Any) -> FieldInfo:
 
 
 def _short(key: str) -> str:
-    return _cut(key, LONGEST_KEY) or '""'
+    return cut_short(key, LONGEST_KEY) or '""'
 
 
-def _cut(text: str, longest: int) -> str:
+def cut_short(text: str, longest: int) -> str:
+    """The text, with a mark where it is cut."""
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
@@ -205,7 +208,7 @@ def _reason(item: ErrorDetails, place: _Place, model: type, *, hints: bool) -> s
             expected, tag = str(ctx.get("expected_tags", "")), str(ctx.get("tag", ""))
             known = [word.strip(" '") for word in expected.split(",")]
             said = cast("Mapping[str, Any]", given).get("kind") if isinstance(given, Mapping) else tag
-            begin = f"kind {_cut(tag, LONGEST_KEY)!r} is not" if isinstance(said, str) else "kind must be"
+            begin = f"kind {cut_short(tag, LONGEST_KEY)!r} is not" if isinstance(said, str) else "kind must be"
             return f"{begin} one of {expected}{nearest(tag, known, most=1)}"
         case "literal_error":
             known = str(ctx["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
@@ -271,7 +274,8 @@ class InputModel(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _every_fault(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        return _with_rules(cls._rules, data, handler)
+        given = cast("Mapping[str, Any]", data)
+        return _with_rules(cls._rules(given) if isinstance(data, Mapping) else (), data, handler)
 
     @classmethod
     def _rules(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -290,14 +294,14 @@ class TableModel(InputModel):
         return [*cls.between(given), *(Broken("must not be null", key) for key in absent)]
 
 
-Rules = Callable[[Mapping[str, Any]], Iterable[Broken]]
+Rules = Callable[[Any, ValidationInfo], Iterable[Broken]]
 
 
-def rules(between: Rules) -> WrapValidator:
-    """The rules between the fields of a dataclass, or of the entries of a table, as those of an `InputModel`."""
+def rules(between: Rules, *, of: type[Any] = Mapping) -> WrapValidator:
+    """The rules between the fields of a dataclass, or the entries of a table or a list, as those of an `InputModel`."""
 
-    def validate(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        return _with_rules(between, data, handler)
+    def validate(data: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        return _with_rules(between(data, info) if isinstance(data, of) else (), data, handler)
 
     return WrapValidator(validate)
 
@@ -318,9 +322,8 @@ def read_inside(model: type[M], value: object, info: ValidationInfo) -> M:
         raise
 
 
-def _with_rules(between: Rules, data: Any, handler: Callable[[Any], Any]) -> Any:
-    broken = list(between(cast("Mapping[str, Any]", data))) if isinstance(data, Mapping) else []
-    lines = [_line(rule, cast("object", data)) for rule in broken]
+def _with_rules(broken: Iterable[Broken], data: Any, handler: Callable[[Any], Any]) -> Any:
+    lines = [_line(rule, data) for rule in broken]
     try:
         made = handler(data)
     except ValidationError as error:

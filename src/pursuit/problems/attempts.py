@@ -52,9 +52,9 @@ from pursuit.errors import (
     advice,
 )
 from pursuit.ledger.contract import Draft, Ledger, StoredEvent, every_stream
-from pursuit.problems.brief import SUBMIT
 from pursuit.problems.comparison import status_of
 from pursuit.problems.manifest import Manifest, plain_number
+from pursuit.problems.scorer import SUBMIT
 from pursuit.problems.secrecy import judging_digest
 
 

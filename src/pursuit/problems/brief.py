@@ -12,16 +12,14 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from pursuit.problems.manifest import Citation, CitationMode, Manifest, plain_number
+from pursuit.problems.scorer import SUBMIT, TOOL
 
 ADDRESS = "problem://design-brief"
 ASSETS = "problem://assets/"
 PROMPT = "design-brief"
-TOOL = "design_brief"
 ASSET = "asset"
-"""The argument of that tool that names a file."""
+"""The argument of the tool of the brief that names a file."""
 
-SUBMIT = "submit_final"
-FINAL_ANSWER = "final_answer"
 LONGEST_LINE = 200
 
 

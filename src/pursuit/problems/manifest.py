@@ -1,23 +1,48 @@
-"""The values that a `problem.toml` stands for: brief, tools, submission schema, judge and limits.
+"""A `problem.toml`: brief, tools, submission schema, judge and limits.
 
-The annotations are what a file may say; `manifest_reading` checks the rest. Invariant: a `Manifest` is consistent; what
-an agent may never see is in `scorer` and `baseline`, and nowhere else.
+Invariant: a `Manifest` that was read is consistent; what an agent may never see is in `scorer` and `baseline`, and
+nowhere else.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from posixpath import normpath
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, ValidationInfo
 
-from pursuit.config.servers import ServerConfig
-from pursuit.config.surroundings import IsolationKey
-from pursuit.core.base_model import AnyNumber, Filled, Flag, NotNegative, Positive, PositiveWhole
+from pursuit.config.servers import ServerConfig, ServerTable
+from pursuit.core.base_model import (
+    Broken,
+    Filled,
+    Flag,
+    Positive,
+    PositiveWhole,
+    must,
+    read_inside,
+    refuse,
+    rules,
+)
+from pursuit.problems.files import cannot_open, file_of, is_folder
+from pursuit.problems.scorer import (
+    SCORER_KINDS,
+    Metric,
+    Reading,
+    Scorer,
+    command_fault,
+    once,
+    rows_of,
+    scorer_rules,
+    table_of,
+    unlike_json,
+)
 
 MANIFEST = "problem.toml"
 UPSTREAM = "upstream"
@@ -25,76 +50,119 @@ UPSTREAM = "upstream"
 
 Kind = Literal["text", "decision", "optimization", "mcp", "coding"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Direction = Literal["minimize", "maximize"]
-ScorerKind = Literal["function", "command", "predicates", "tool"]
-SCORER_KINDS: tuple[ScorerKind, ...] = get_args(ScorerKind)
 CitationMode = Literal["summary", "summary+raw", "raw"]
-CommandOutput = Literal["json", "exit_code"]
-Real = Annotated[AnyNumber, AfterValidator(float)]
+
+PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+ID_WORDS = "lower-case letters, digits, '.', '_' and '-', at most 64"
+TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
+_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
+SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
+LARGEST_SCHEMA = 128 * 1024
+LONGEST_TITLE, LONGEST_SUMMARY, LONGEST_STATEMENT = 120, 500, 64_000
+
+# Headings of the first level in Markdown, outside of code. The marks of quotes and lists are peeled off one by one and
+# never tried again: thousands in a row take no time.
+_MARK = re.compile(r" {0,3}(?:>|[-*+]|\d{1,9}[.)])[ \t]?")
+_FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<rest>.*)")
+_HASHED = re.compile(r" {0,3}#(?:[ \t]|$)")
+_UNDERLINE = re.compile(r" {0,3}=+[ \t]*$")
+_HTML = re.compile(r"<h1[\s>/]", re.IGNORECASE)
+_CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
+_LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
-BriefText = Annotated[Filled, AfterValidator(str.strip)]
+def scan_markdown(text: str) -> tuple[str | None, str | None]:
+    """The first heading of the first level, and the fence of a code block that is not closed; None without one."""
+    fence = before = ""
+    heading: str | None = None
+    for line in _LINE_ENDS.split(text):
+        within = _peeled(line)
+        found = _FENCE.match(within)
+        if fence:
+            if found is not None and found["marks"].startswith(fence) and not found["rest"].strip():
+                fence = ""
+            before = ""
+            continue
+        if found is not None and not (found["marks"][0] == "`" and "`" in found["rest"]):
+            fence, before = found["marks"], ""
+            continue
+        if _HASHED.match(within) or (_HTML.search(line) and _HTML.search(_CODE.sub("", line))):
+            heading = heading or line.strip()
+        if _UNDERLINE.match(within) and before.strip():
+            heading = heading or before.strip()
+        before = line
+    return heading, fence or None
+
+
+def _peeled(line: str) -> str:
+    """A line without the marks of quotes and lists that it begins with."""
+    at = 0
+    while (mark := _MARK.match(line, at)) is not None:
+        at = mark.end()
+    return line[at:]
+
+
+def _markdown(text: str) -> Iterator[Broken]:
+    """A second title, and a code block that would swallow the rest of the brief."""
+    heading, fence = scan_markdown(text)
+    if heading is not None:
+        shown = f"has a heading of the first level, {heading[:60]!r}"
+        yield Broken(f"{shown}; the title is the brief's only one, so begin with ##")
+    if fence is not None:
+        yield Broken(f"has a code block that is not closed; end it with {fence[:20]}")
+
+
+def _brief(most: int, *, one_line: bool = True, markdown: bool = True) -> AfterValidator:
+    """A text of the brief."""
+
+    def check(text: str) -> str:
+        text = text.strip()
+        wrong = [*_markdown(text)] if markdown else []
+        if one_line and len(text.splitlines()) > 1:
+            wrong.append(Broken("must be one line"))
+        elif len(text) > most:
+            wrong.append(Broken(f"has {len(text)} characters; at most {most}"))
+        refuse(wrong)
+        return text
+
+    return AfterValidator(check)
+
+
+def _source(text: str) -> str:
+    refuse(_markdown(text))
+    return text
+
+
+Source = Annotated[Filled, AfterValidator(_source)]
+_BEGINS = "must begin with https://, http:// or doi:"
+_BLANKS = "has blanks or characters that cannot be printed"
+
+
+def _folder(name: str, info: ValidationInfo) -> str:
+    if not is_folder(Reading.of(info).folder, name):
+        raise ValueError(f"there is no folder {name[:80]!r}")
+    return name
+
+
+def _citation_rules(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
+    if "summary" not in given and "raw" not in given:
+        yield Broken("needs a summary or raw")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A source: in our words, as the literature has it, and where it is found."""
 
-    summary: Filled | None = None
-    raw: Filled | None = None
-    url: Filled | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One number of a score. `target` is what counts as solved, `best_known` what the literature reached."""
-
-    name: Annotated[Filled, Field(alias="metric")]
-    unit: Filled = ""
-    direction: Direction | None = None
-    target: Real | None = None
-    best_known: Real | None = None
-
-    def met(self, value: float) -> bool:
-        """Whether a value reaches the target; without a target every value does."""
-        if self.target is None:
-            return True
-        return value >= self.target if self.direction == "maximize" else value <= self.target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringRule:
-    """One expression over the submission, and the metric that it gives."""
-
-    metric: Filled
-    expression: Filled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scorer:
-    """The judge. Only what goes with its kind is there; every constraint holds at or below `tolerance`.
-
-    `files` are paths or globs, relative to the manifest, of what else it reads or imports.
-    """
-
-    NEEDED: ClassVar[Mapping[str, str]] = {
-        "kind": f"give one of {', '.join(SCORER_KINDS)}",
-        "metrics": "give [[scorer.metrics]], the one that attempts are compared by first",
-    }
-
-    kind: ScorerKind
-    metrics: tuple[Metric, ...]
-    constraints: tuple[str, ...] = ()
-    tolerance: Annotated[NotNegative, AfterValidator(float)] = 0.0
-    timeout: Positive = 60.0
-    function: Filled | None = None
-    command: tuple[str, ...] = ()
-    output: CommandOutput = "json"
-    predicates: tuple[ScoringRule, ...] = ()
-    tool: Filled | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    isolation: IsolationKey | None = None
-    files: tuple[str, ...] = ()
+    summary: Source | None = None
+    raw: Source | None = None
+    url: (
+        Annotated[
+            Filled,
+            must(lambda text: text.startswith(("https://", "http://", "doi:")), _BEGINS),
+            must(lambda text: " " not in text and text.isprintable(), _BLANKS),
+        ]
+        | None
+    ) = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +172,30 @@ class Repository:
     `check` is a command that the agent may know, such as the visible tests; changes to `protect` never count.
     """
 
-    path: Filled
+    path: Annotated[Filled, AfterValidator(_folder)]
     check: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
+
+
+def _limits_rules(given: Mapping[str, Any], info: ValidationInfo) -> Iterator[Broken]:
+    tools = given.get("evaluation_tools", [])
+    if "evaluations" in given and tools == []:
+        state = "empty" if "evaluation_tools" in given else "missing"
+        yield Broken(f"is {state}; name the tools whose calls are evaluations", "evaluation_tools")
+    if isinstance(tools, list) and tools and not Reading.of(info).has_server:
+        yield Broken("there is no server whose tools these could be", "evaluation_tools")
+
+
+def _wall(seconds: float) -> float:
+    if not SHORTEST_WALL <= seconds <= LONGEST_WALL:
+        raise ValueError(f"must be from {SHORTEST_WALL} to {LONGEST_WALL:,} seconds")
+    return seconds
+
+
+def _tool(name: str) -> str:
+    if not name.strip() or not name.isprintable():
+        raise ValueError(f"{name[:60]!r} is no name of a tool")
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +207,8 @@ class Limits:
 
     calls: PositiveWhole | None = None
     evaluations: PositiveWhole | None = None
-    wall_seconds: Positive | None = None
-    evaluation_tools: tuple[str, ...] = ()
+    wall_seconds: Annotated[Positive, AfterValidator(_wall)] | None = None
+    evaluation_tools: tuple[Annotated[str, AfterValidator(_tool)], ...] = ()
     attempts: PositiveWhole | None = None
 
 
@@ -137,15 +226,99 @@ class Visibility:
     shared_attempt: Flag = False
 
 
+def _proposer(given: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
+    Reading.of(info).check_proposer(given, info)
+    return given
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
     """A mission that solves it: who proposes, and for how long."""
 
     NEEDED: ClassVar[Mapping[str, str]] = {"proposer": "give a table with kind search or script"}
 
-    proposer: Mapping[str, Any]
+    proposer: Annotated[Mapping[str, Any], AfterValidator(_proposer)]
     max_iterations: PositiveWhole = 500
     max_wall_clock_seconds: Annotated[Positive, AfterValidator(float)] = 300.0
+
+
+def _problem_id(name: str) -> str:
+    if not PROBLEM_ID.fullmatch(name):
+        raise ValueError(f"{name[:80]!r} must be made of {ID_WORDS}")
+    return name
+
+
+def _tag(tag: str) -> str:
+    if not TAG.fullmatch(tag):
+        raise ValueError(f"{tag[:60]!r} must be made of lower-case letters, digits, ' ', '_' and '-'")
+    return tag
+
+
+def _asset(name: str, info: ValidationInfo) -> str:
+    found = file_of(Reading.of(info).folder, name)
+    if isinstance(found, str):
+        raise ValueError(found)
+    if why := cannot_open(found):
+        raise ValueError(f"{name!r} {why}")
+    return name
+
+
+def _cited(one: Citation, info: ValidationInfo) -> Citation:
+    """A source that has what the brief shows."""
+    mode = Reading.of(info).citation_mode
+    if mode in ("raw", "summary") and getattr(one, mode) is None:
+        refuse([Broken(f"is missing; citation_mode shows {mode}", mode)])
+    # What is a heading only below the other part, such as a row of =.
+    if mode == "summary+raw" and scan_markdown(f"{one.summary or ''}\n{one.raw or ''}")[0] is not None:
+        refuse([Broken("makes the summary a heading of the first level; do not begin with =", "raw")])
+    return one
+
+
+def _server(value: object, info: ValidationInfo) -> ServerConfig:
+    reading = Reading.of(info)
+    config = read_inside(ServerTable, value, info).config(UPSTREAM, reading.folder)
+    refuse(_wrong_place(config, reading))
+    # Without a `cwd` it runs in the manifest's folder, wherever the client stands.
+    cwd = "." if config.transport == "stdio" and config.cwd is None else config.cwd
+    return replace(config, cwd=cwd, operators=False)
+
+
+def _wrong_place(config: ServerConfig, reading: Reading) -> Iterator[Broken]:
+    if config.url is not None and "${" not in config.url and not _ADDRESS.fullmatch(config.url):
+        yield Broken("must be an address that begins with https:// or http://", "url")
+    if config.cwd is not None and "${" not in config.cwd and not is_folder(reading.folder, config.cwd):
+        yield Broken(f"there is no folder {config.cwd[:80]!r}", "cwd")
+    if config.transport == "stdio" and config.cwd is None:
+        command = [config.command or "", *config.args]
+        wrong = command_fault(command, reading.folder, confined=reading.confined, judges=False)
+        if wrong is not None and not any("${" in word for word in command):
+            yield Broken(wrong[1], ("args", wrong[0] - 1) if wrong[0] else "command")
+
+
+def _submission(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    refuse(_wrong_schema(schema))
+    return schema
+
+
+def _wrong_schema(schema: Mapping[str, Any]) -> Iterator[Broken]:
+    if not schema:
+        yield Broken("is empty; give a JSON Schema, or leave it out for free text")
+        return
+    if schema.get("type") != "object":
+        yield Broken('must be "object": a submission has named parts', "type")
+    wrong = unlike_json(schema, "")
+    yield from (Broken(why, at or None) for at, why in wrong.told)
+    if not wrong.writable:
+        return
+    size = len(json.dumps(schema, ensure_ascii=False).encode())
+    if size > LARGEST_SCHEMA:
+        yield Broken(f"has {size} bytes as JSON; at most {LARGEST_SCHEMA}")
+        return
+    from pursuit.core.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
+
+    for at, why in schema_faults(schema):
+        if at != "type" or schema.get("type") == "object":
+            yield Broken(f"is no JSON Schema: {why}", at or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,18 +332,18 @@ class Manifest:
     }
 
     path: Annotated[Path, Field(exclude=True)]
-    problem_id: Filled
-    title: BriefText
-    summary: BriefText
+    problem_id: Annotated[Filled, AfterValidator(_problem_id)]
+    title: Annotated[Filled, _brief(LONGEST_TITLE, markdown=False)]
+    summary: Annotated[Filled, _brief(LONGEST_SUMMARY)]
     kind: Kind
-    statement: BriefText
-    scorer: Scorer
-    tags: tuple[str, ...] = ()
-    citations: tuple[Citation, ...] = ()
-    assets: tuple[str, ...] = ()
-    server: ServerConfig | None = None
-    submission: Mapping[str, Any] | None = None
-    budget: Limits = Limits()
+    statement: Annotated[Filled, _brief(LONGEST_STATEMENT, one_line=False)]
+    scorer: Annotated[Scorer, rules(scorer_rules)]
+    tags: Annotated[tuple[Annotated[str, AfterValidator(_tag)], ...], once()] = ()
+    citations: tuple[Annotated[Citation, rules(_citation_rules), AfterValidator(_cited)], ...] = ()
+    assets: Annotated[tuple[Annotated[str, AfterValidator(_asset)], ...], once(normpath)] = ()
+    server: Annotated[ServerConfig, PlainValidator(_server)] | None = None
+    submission: Annotated[Mapping[str, Any], AfterValidator(_submission)] | None = None
+    budget: Annotated[Limits, rules(_limits_rules)] = Limits()
     visibility: Visibility = Visibility()
     baseline: Baseline | None = None
     repository: Repository | None = None
@@ -198,30 +371,18 @@ class Manifest:
         }
 
 
-DEEPEST = 100
-"""Levels of nested tables and lists that `walk` follows."""
-
-
-def walk(value: object, at: str = "", depth: int = 0) -> Iterator[tuple[str, object, int]]:
-    """The value and all values inside, in order, each with its place and its depth."""
-    yield at, value, depth
-    if depth == DEEPEST:
-        return
-    if isinstance(value, Mapping):
-        for key, one in cast("Mapping[object, object]", value).items():
-            yield from walk(one, f"{at}.{key}" if at else str(key), depth + 1)
-    elif isinstance(value, list | tuple):
-        for place, one in enumerate(cast("list[object]", value)):
-            yield from walk(one, f"{at}[{place}]", depth + 1)
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written as UTF-8: it holds no half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def manifest_rules(given: Mapping[str, Any], _info: ValidationInfo) -> Iterator[Broken]:
+    """What the parts of a manifest require of each other."""
+    kind = given.get("kind")
+    if kind == "mcp" and "server" not in given:
+        yield Broken("is missing; a problem of kind mcp has one", "server")
+    if (kind == "coding") != ("repository" in given):
+        yield Broken("goes with kind coding: give both or neither", "repository")
+    if kind == "coding" and "files" not in table_of(table_of(given, "submission"), "properties"):
+        yield Broken("must have files: what a coding agent changed, by its path", "submission")
+    metrics = rows_of(table_of(given, "scorer"), "metrics")
+    if kind == "optimization" and metrics and "direction" not in metrics[0][1]:
+        yield Broken("is missing; an optimization has minimize or maximize", ("scorer", "metrics", 0, "direction"))
 
 
 def digest_of(text: str) -> str:

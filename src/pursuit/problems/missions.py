@@ -14,23 +14,21 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationInfo
 
-from pursuit.config.files import as_table
 from pursuit.config.servers import PYTHON
-from pursuit.core.base_model import Broken, Filled, InputModel, TableModel, faults_of, nearest
+from pursuit.core.base_model import Broken, Filled, TableModel, nearest, read_inside, refuse
 from pursuit.core.patterns import SyntaxProblem, checked_script
 from pursuit.core.proposing import settings_type
 from pursuit.errors import Fault, ValidationFailed, advice
 from pursuit.problems.attempts import PREFIX
-from pursuit.problems.brief import SUBMIT, TOOL, write_brief
+from pursuit.problems.brief import write_brief
 from pursuit.problems.files import file_of, parsed_python, text_of
 from pursuit.problems.manifest import Baseline, Manifest
 from pursuit.problems.repositories import repository_of
-from pursuit.problems.scorer_reading import Wrong, given_text
+from pursuit.problems.scorer import SUBMIT, TOOL, Reading
 from pursuit.sandbox.scripts import escaped
 
 SERVER = "problem"
@@ -111,12 +109,29 @@ def _baseline(problem: Manifest, baseline: Baseline) -> dict[str, Any]:
     return table
 
 
+def _script(text: str) -> str:
+    try:
+        checked_script(text)
+    except SyntaxProblem as problem:
+        raise ValueError(str(problem)) from None
+    return text
+
+
+def _script_file(name: str, info: ValidationInfo) -> str:
+    path = file_of(Reading.of(info).folder, name)
+    text = None if isinstance(path, str) else text_of(path)
+    if text is None:
+        raise ValueError(path if isinstance(path, str) else f"{name!r} is no text that could be a script")
+    _script(text or "pass")
+    return name
+
+
 class ScriptBaseline(TableModel):
     """A script that solves the problem: a file beside the manifest, or the text itself."""
 
     kind: Literal["script"]
-    file: Filled | None = None
-    script: Filled | None = None
+    file: Annotated[Filled, AfterValidator(_script_file)] | None = None
+    script: Annotated[Filled, AfterValidator(_script)] | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterator[Broken]:
@@ -125,47 +140,18 @@ class ScriptBaseline(TableModel):
             yield Broken("give exactly one of file and script", "file")
 
 
-def baseline_faults(baseline: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
-    """What is wrong with the proposer of a baseline, field by field."""
-    proposer = as_table(baseline.get("proposer"))
-    if proposer is None:
-        return
-    wrong = list[Wrong]()
-    match proposer.get("kind"):
-        case "script":
-            wrong = [*_faults(ScriptBaseline, proposer), *_script(proposer, folder)]
-        case "search" if "tool" not in proposer and "tool_name" not in proposer:
-            wrong = [("tool", "is missing; name the tool whose arguments are searched")]
-        case "search":
-            found = settings_type("search")
-            wrong = [] if found is None else _faults(found, proposer)
-        case other:
-            words = f"{str(other)[:100]!r} is none of" if "kind" in proposer else "is missing; give one of"
-            hint = nearest(str(other), MACHINES)
-            wrong = [("kind", f"{words} {', '.join(MACHINES)}{hint}")]
-    yield from ((f"baseline.proposer.{at}", why) for at, why in wrong)
-
-
-def _faults(model: type[InputModel], table: Mapping[str, Any]) -> list[Wrong]:
-    try:
-        model.model_validate(dict(table))
-    except ValidationError as error:
-        return [(fault.field, fault.reason) for fault in faults_of(error, model)]
-    return []
-
-
-def _script(proposer: Mapping[str, Any], folder: Path) -> Iterator[Wrong]:
-    """Why the script cannot be read, or is none."""
-    file, script = given_text(proposer, "file"), given_text(proposer, "script")
-    if file is not None:
-        path = file_of(folder, file)
-        script = None if isinstance(path, str) else text_of(path)
-        if script is None:
-            yield "file", path if isinstance(path, str) else f"{file!r} is no text that could be a script"
-    try:
-        checked_script(script or "pass")
-    except SyntaxProblem as problem:
-        yield "script" if file is None else "file", str(problem)
+def check_proposer(given: Mapping[str, Any], info: ValidationInfo) -> None:
+    """Refuses the proposer of a baseline unless it can solve a problem by itself."""
+    kind = given.get("kind")
+    if kind not in MACHINES:
+        words = f"{str(kind)[:100]!r} is none of" if "kind" in given else "is missing; give one of"
+        why = f"{words} {', '.join(MACHINES)}{nearest(str(kind), MACHINES)}"
+        refuse([Broken(why, "kind")])
+    if kind == "search" and "tool" not in given and "tool_name" not in given:
+        refuse([Broken("is missing; name the tool whose arguments are searched", "tool")])
+    model = ScriptBaseline if kind == "script" else settings_type("search")
+    if model is not None:
+        read_inside(model, dict(given), info)
 
 
 def _addressed(proposer: Mapping[str, Any], server: str) -> dict[str, Any]:

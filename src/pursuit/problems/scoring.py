@@ -27,7 +27,8 @@ from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.core.validation import UnusableSchema, compiled
 from pursuit.engine.commands import run_command
 from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.problems.manifest import DEEPEST, Manifest, Scorer, is_unicode, plain_number, walk
+from pursuit.problems.manifest import Manifest, plain_number
+from pursuit.problems.scorer import DEEPEST, Scorer, is_unicode, walk
 from pursuit.sandbox import PredicateValue
 
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from pursuit.errors import Fault
-from pursuit.problems.brief import SUBMIT, source_words
+from pursuit.problems.brief import source_words
 from pursuit.problems.files import file_of, files_of, parsed_python, text_of
 from pursuit.problems.manifest import Manifest, plain_number
+from pursuit.problems.scorer import SUBMIT
 
 SHORTEST_TEXT = 8
 """Characters of an answer that is looked for as a text: shorter ones are common words."""

@@ -27,19 +27,10 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from pursuit import __version__
 from pursuit.core.observe import leaves, lift
 from pursuit.errors import AlreadySubmitted, InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.problems.brief import (
-    ADDRESS,
-    ASSET,
-    PROMPT,
-    SUBMIT,
-    TOOL,
-    asset_address,
-    asset_at,
-    asset_called,
-    asset_name,
-)
+from pursuit.problems.brief import ADDRESS, ASSET, PROMPT, asset_address, asset_at, asset_called, asset_name
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
+from pursuit.problems.scorer import SUBMIT, TOOL
 from pursuit.server.errors import Context, as_object, is_modern, resource_errors, sendable
 from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
 from pursuit.server.gateway.tool_calls import CallTool, GatewayCall

@@ -18,19 +18,9 @@ import anyio
 from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import Fault, UpstreamUnavailable, advice
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.brief import (
-    ADDRESS,
-    ASSET,
-    FINAL_ANSWER,
-    PROMPT,
-    SUBMIT,
-    TOOL,
-    asset_address,
-    asset_name,
-    more_limits,
-    write_brief,
-)
+from pursuit.problems.brief import ADDRESS, ASSET, PROMPT, asset_address, asset_name, more_limits, write_brief
 from pursuit.problems.manifest import UPSTREAM, Manifest
+from pursuit.problems.scorer import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.server.errors import as_object
 from pursuit.server.logs import event
 from pursuit.upstream.client import McpUpstream

@@ -36,8 +36,8 @@ from pursuit.core.tools import Tool
 from pursuit.errors import InvalidArgument, PolicyDenied, PursuitError, UpstreamUnavailable, advice
 from pursuit.policy.rules import Layers, Mode, decide_own
 from pursuit.problems.attempts import Attempt, attempt_of, new_attempt_id, shared_attempt_id
-from pursuit.problems.brief import TOOL
 from pursuit.problems.manifest import UPSTREAM, Manifest
+from pursuit.problems.scorer import TOOL
 from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
 from pursuit.server.errors import Context, connection_of, is_modern, owner_of, wire_error
