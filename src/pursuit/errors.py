@@ -82,6 +82,10 @@ class PursuitError(Exception):
     code: ClassVar[str] = "internal_error"
     exit_code: ClassVar[int] = 1
 
+    def __init_subclass__(cls, *, code: str | None = None, exit_code: int | None = None) -> None:
+        """Takes the code and the exit code of a class from its first line; without them it has those of its base."""
+        cls.code, cls.exit_code = code or cls.code, exit_code or cls.exit_code
+
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
         self.message = message
@@ -92,11 +96,8 @@ class PursuitError(Exception):
         return {"code": self.code, "message": self.message, "details": self.details}
 
 
-class ValidationFailed(PursuitError):
+class ValidationFailed(PursuitError, code="validation_error", exit_code=2):
     """The input was refused as a whole; nothing was stored."""
-
-    code = "validation_error"
-    exit_code = 2
 
     def __init__(self, faults: Sequence[Fault], message: str | None = None) -> None:
         self.faults = tuple(faults)
@@ -112,53 +113,32 @@ class ValidationFailed(PursuitError):
         return "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])])
 
 
-class InvalidArgument(PursuitError):
+class InvalidArgument(PursuitError, code="invalid_argument", exit_code=2):
     """The arguments are well formed but do not fit this mission."""
 
-    code = "invalid_argument"
-    exit_code = 2
 
-
-class SessionNotFound(PursuitError):
+class SessionNotFound(PursuitError, code="session_not_found", exit_code=2):
     """No mission has that id."""
 
-    code = "session_not_found"
-    exit_code = 2
 
-
-class SessionTerminal(PursuitError):
+class SessionTerminal(PursuitError, code="session_terminal", exit_code=2):
     """The mission has ended."""
 
-    code = "session_terminal"
-    exit_code = 2
 
-
-class SessionPaused(PursuitError):
+class SessionPaused(PursuitError, code="session_paused", exit_code=4):
     """The mission is paused."""
 
-    code = "session_paused"
-    exit_code = 4
 
-
-class NotPaused(PursuitError):
+class NotPaused(PursuitError, code="not_paused", exit_code=2):
     """The mission is neither paused nor failed."""
 
-    code = "not_paused"
-    exit_code = 2
 
-
-class NoIterations(PursuitError):
+class NoIterations(PursuitError, code="no_iterations", exit_code=2):
     """The mission has not run yet."""
 
-    code = "no_iterations"
-    exit_code = 2
 
-
-class Conflict(PursuitError):
+class Conflict(PursuitError, code="conflict", exit_code=2):
     """Another process drives the mission, or its stream has new events."""
-
-    code = "conflict"
-    exit_code = 2
 
 
 class Fenced(Conflict):
@@ -169,128 +149,76 @@ class Overtaken(Conflict):
     """The step that the caller requests has already run."""
 
 
-class LedgerUnavailable(PursuitError):
+class LedgerUnavailable(PursuitError, code="ledger_unavailable"):
     """The ledger cannot be opened, read or written."""
 
-    code = "ledger_unavailable"
 
-
-class LedgerTooNew(LedgerUnavailable):
+class LedgerTooNew(LedgerUnavailable, code="ledger_too_new", exit_code=2):
     """The ledger was written by a newer release."""
 
-    code = "ledger_too_new"
-    exit_code = 2
 
-
-class UpstreamUnavailable(PursuitError):
+class UpstreamUnavailable(PursuitError, code="upstream_unavailable"):
     """An upstream server cannot be started or reached."""
 
-    code = "upstream_unavailable"
 
-
-class PolicyDenied(PursuitError):
+class PolicyDenied(PursuitError, code="policy_denied", exit_code=2):
     """Policy does not allow this call."""
 
-    code = "policy_denied"
-    exit_code = 2
 
-
-class NotTrusted(PursuitError):
+class NotTrusted(PursuitError, code="not_trusted", exit_code=2):
     """A file starts what this user has not accepted, or others can write it; `details` has the command that accepts."""
 
-    code = "not_trusted"
-    exit_code = 2
 
-
-class ApprovalNeeded(PursuitError):
+class ApprovalNeeded(PursuitError, code="approval_needed", exit_code=4):
     """A person must approve this call, and none can be asked here."""
 
-    code = "approval_needed"
-    exit_code = 4
 
-
-class TaskNotFound(PursuitError):
+class TaskNotFound(PursuitError, code="task_not_found", exit_code=2):
     """No task that this requestor may see has that id."""
 
-    code = "task_not_found"
-    exit_code = 2
 
-
-class TaskTerminal(PursuitError):
+class TaskTerminal(PursuitError, code="task_terminal", exit_code=2):
     """The task has ended, and an ended task never changes."""
 
-    code = "task_terminal"
-    exit_code = 2
 
-
-class TooManyTasks(PursuitError):
+class TooManyTasks(PursuitError, code="too_many_tasks"):
     """A limit that the operator set on tasks is reached."""
 
-    code = "too_many_tasks"
-    exit_code = 1
 
-
-class LimitReached(PursuitError):
+class LimitReached(PursuitError, code="limit_reached", exit_code=3):
     """A ceiling that the operator set for clients is reached; `details` names it, and when it frees."""
 
-    code = "limit_reached"
-    exit_code = 3
 
-
-class PathTraversal(PursuitError):
+class PathTraversal(PursuitError, code="path_traversal_detected", exit_code=2):
     """An argument has a `..` segment, and its command does not allow that."""
 
-    code = "path_traversal_detected"
-    exit_code = 2
 
-
-class ProblemNotFound(PursuitError):
+class ProblemNotFound(PursuitError, code="problem_not_found", exit_code=2):
     """No problem has that id."""
 
-    code = "problem_not_found"
-    exit_code = 2
 
-
-class AttemptNotFound(PursuitError):
+class AttemptNotFound(PursuitError, code="attempt_not_found", exit_code=2):
     """No attempt has that id."""
 
-    code = "attempt_not_found"
-    exit_code = 2
 
-
-class AlreadySubmitted(PursuitError):
+class AlreadySubmitted(PursuitError, code="already_submitted", exit_code=2):
     """An attempt has one submission; the receipt of the first one is in `details`."""
 
-    code = "already_submitted"
-    exit_code = 2
 
-
-class BudgetExhausted(PursuitError):
+class BudgetExhausted(PursuitError, code="budget_exhausted", exit_code=3):
     """A budget of a problem is used up; `details` names it."""
 
-    code = "budget_exhausted"
-    exit_code = 3
 
-
-class ProposerNotHere(PursuitError):
+class ProposerNotHere(PursuitError, code="proposer_not_here", exit_code=2):
     """The proposer of a mission is Python code that this process was not given."""
 
-    code = "proposer_not_here"
-    exit_code = 2
 
-
-class ModelUnavailable(PursuitError):
+class ModelUnavailable(PursuitError, code="model_unavailable", exit_code=2):
     """A language model cannot be asked from here."""
 
-    code = "model_unavailable"
-    exit_code = 2
 
-
-class ExtraMissing(PursuitError):
+class ExtraMissing(PursuitError, code="extra_missing", exit_code=2):
     """An optional dependency is not installed."""
-
-    code = "extra_missing"
-    exit_code = 2
 
 
 ADVICE = frozenset({

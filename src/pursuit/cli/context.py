@@ -39,10 +39,8 @@ T = TypeVar("T")
 _LEDGER_FILES = ("", "-wal", "-shm", "-journal", "-gate")
 
 
-class NoLedger(InvalidArgument):
+class NoLedger(InvalidArgument, code="no_ledger"):
     """No mission was started here yet."""
-
-    code = "no_ledger"
 
 
 class Interrupted(Exception):
