@@ -58,12 +58,9 @@ async def test_a_tracker_that_fails_is_left_alone(tmp_path: Path) -> None:
     class Broken:
         asked = 0
 
-        def parameters(self, *_: Any) -> None:
+        def send(self, *_: Any) -> None:
             self.asked += 1
             raise OSError("no space left")
-
-        def metric(self, *_: Any) -> None:
-            raise AssertionError
 
         def close(self) -> None:
             raise AssertionError

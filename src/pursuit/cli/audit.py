@@ -157,6 +157,8 @@ async def audit(
     ] = AuditFormat.text,
 ) -> CommandAnswer | None:
     """Show who asked for what: every start, run, stop and extension, from the terminal or from a client."""
+    import json
+
     from pursuit.cli.show import audit_line
     from pursuit.errors import Fault, ValidationFailed
 
@@ -165,17 +167,11 @@ async def audit(
     if form is AuditFormat.jsonl:
         if mission_id is not None:
             raise ValidationFailed([Fault(field="ID", reason="--format jsonl is for the whole audit: leave it out")])
-        await _print_events(context, follow=follow, limit=limit)
+        async for event in context.service.audit.stored(follow=follow, limit=limit):
+            print(json.dumps(event, ensure_ascii=False), flush=True)  # noqa: T201 - a line for a log shipper
         return None
     rows = await context.service.audited(mission_id, limit=limit)
     return CommandAnswer({"audit": rows}, map(audit_line, rows) if rows else Hint("nothing has been asked yet"))
-
-
-async def _print_events(context: Context, *, follow: bool, limit: int) -> None:
-    import json
-
-    async for event in context.service.audit.stored(follow=follow, limit=limit):
-        print(json.dumps(event, ensure_ascii=False), flush=True)  # noqa: T201 - a line for a log shipper
 
 
 @command(app)

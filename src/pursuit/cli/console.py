@@ -181,11 +181,11 @@ class Screen:
                 self.hint(text)
             case Styled():
                 self._styled(part.spans)
-            case TableRows(columns, cells, right) if self.rich and columns:
-                self.table(columns, cells, right=right)
+            case TableRows(columns) if self.rich and columns:
+                self._table(part)
             case TableRows():
                 for row in part.cells if part.piped is None else part.piped:
-                    self.row(row)
+                    self.plain("\t".join(line(cell) for cell in row))
             case Forms():
                 self._print(iter(part.terminal(self.console.width) if self.rich else part.piped))
             case Iterator():
@@ -193,12 +193,6 @@ class Screen:
                     self._print(one)
             case _:
                 self.console.print(part)
-
-    def answer(self, data: Any) -> bool:
-        """Prints the answer as JSON if that was asked for, and tells whether it was."""
-        if self.json:
-            self.document(data)
-        return self.json
 
     def document(self, data: Any) -> None:
         """Prints one JSON document; indented on a terminal."""
@@ -218,24 +212,20 @@ class Screen:
             self.unread = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def row(self, cells: Iterable[object]) -> None:
-        """Prints the cells of a row with tabs between them, for a pipe."""
-        self.plain("\t".join(line(cell) for cell in cells))
-
     def fact(self, label: str, value: object) -> None:
         """Prints one fact on one line, unless the answer is JSON."""
         if not self.json:
             self.plain(f"{label}: {line(value)}")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> None:
-        """Prints a table on the terminal. Only the last column is cut; a row wider than the terminal wraps there."""
+    def _table(self, part: TableRows) -> None:
+        """Only the last column is cut; a row wider than the terminal wraps there."""
         from rich.table import Table
         from rich.text import Text
 
-        gap = 2
+        columns, rows, gap = part.columns, part.cells, 2
         table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
         for name in columns:
-            table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+            table.add_column(name, justify="right" if name in part.right else "left", no_wrap=True)
         taken = sum(max(len(row[place]) for row in (columns, *rows)) + gap for place in range(len(columns) - 1))
         room = max(12, self.console.width - taken)
         for row in rows:

@@ -7,12 +7,12 @@ approval is answered only by the person at the keyboard or by one of these comma
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pursuit.cli.console import ENDED, CommandAnswer, Hint, Screen, clean, facts_of
+from pursuit.cli.console import ENDED, CommandAnswer, Fact, Hint, Note, Part, Screen, clean, facts_of
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import MissionId, ReasonOption, mission_ids
 
@@ -107,40 +107,39 @@ async def approvals(
         typer.Argument(metavar="[MISSION | show ID]", help="Only those of this mission, or one question whole."),
     ] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="With show: secrets, too; it is in the audit.")] = False,
-) -> None:
+) -> CommandAnswer:
     """Show the calls that wait for your approval, or with `show ID` the arguments of one whole."""
-    from pursuit.core.report import iso
     from pursuit.errors import InvalidArgument
-    from pursuit.reports.wording import moment
     from pursuit.service.approvals import Approvals
     from pursuit.service.queries import approval_row, find_id
 
-    screen, approvals, given = context.screen, Approvals(context.service), words or []
+    approvals, given = Approvals(context.service), words or []
     if given[:1] == ["show"] and len(given) == len(("show", "ID")):
         shown = await approvals.show(await approvals.find(given[1]), reveal=reveal)
-        screen.answer(approval_row(shown))
-        show_whole(screen, shown)
-        return
+        return CommandAnswer(approval_row(shown), _whole(shown))
     if len(given) > 1 or reveal or given == ["show"]:
         raise InvalidArgument("give one MISSION, or show and the ID of one question; --reveal goes with show")
     found = await approvals.open(await find_id(context.service.ledger, "mission", given[0]) if given else None)
-    if screen.answer({"approvals": [approval_row(one) for one in found]}):
-        return
+    return CommandAnswer({"approvals": [approval_row(one) for one in found]}, _open_questions(context, found))
+
+
+def _open_questions(context: Context, found: Sequence[Approval]) -> Iterator[Part]:
+    from pursuit.core.report import iso
+    from pursuit.reports.wording import moment
+
     for one in found:
-        screen.fact("question", one.approval_id)
-        screen.fact(one.asker, one.stream)
+        yield Fact("question", one.approval_id)
+        yield Fact(one.asker, one.stream)
         for line in one.description.splitlines():
-            screen.plain(f"  {line}")
+            yield f"  {line}"
         if one.cut:
-            screen.fact("cut", f"see it whole first: {context.command('approvals', 'show', one.approval_id)}")
+            yield Fact("cut", f"see it whole first: {context.command('approvals', 'show', one.approval_id)}")
         if people := people_words(one):
-            screen.fact("yes", people)
-        screen.fact("expires", moment(iso(one.until)))
-    if found:
-        several = " (or --all)" if len(found) > 1 else ""
-        screen.hint(f"answer with: {context.command('approve', 'ID')}{several}  or  {context.command('deny', 'ID')}")
-    else:
-        screen.hint("nothing waits for an answer")
+            yield Fact("yes", people)
+        yield Fact("expires", moment(iso(one.until)))
+    several = " (or --all)" if len(found) > 1 else ""
+    answers = f"answer with: {context.command('approve', 'ID')}{several}  or  {context.command('deny', 'ID')}"
+    yield Hint(answers if found else "nothing waits for an answer")
 
 
 @command(app, epilog="Examples:  pursuit approve ID --for arguments,  pursuit approve --all")
@@ -162,7 +161,7 @@ async def approve(
         bool, typer.Option("--unseen", help="Also calls whose arguments were cut and that you did not `show`.")
     ] = False,
     reason: ReasonOption = None,
-) -> int:
+) -> CommandAnswer:
     """Allow calls that wait; their missions continue when they run again."""
     from pursuit.errors import Fault, ValidationFailed
     from pursuit.service.approvals import require_channel
@@ -182,7 +181,7 @@ async def deny(
     every: AllOption = False,
     mission_id: ApprovalsOf = None,
     reason: ReasonOption = None,
-) -> int:
+) -> CommandAnswer:
     """Refuse calls that wait; their missions continue without them."""
     wanted = await _questions(context, approval_ids, mission_id, every=every)
     return await _answer(context, wanted, "denied", reason, named=bool(approval_ids))
@@ -205,12 +204,12 @@ async def _questions(
 
 async def _answer(
     context: Context, wanted: Sequence[str], answer: Any, reason: str | None, *, named: bool, unseen: bool = False
-) -> int:
+) -> CommandAnswer:
     """Answers each question; one that cannot be answered does not keep the others from their answer."""
     from pursuit.errors import Conflict, PursuitError
     from pursuit.service.approvals import Answered, Approvals
 
-    screen, approvals = context.screen, Approvals(context.service)
+    approvals = Approvals(context.service)
     answered: list[Answered] = []
     refused: list[PursuitError] = []
     for approval_id in wanted:
@@ -224,23 +223,23 @@ async def _answer(
         raise refused[0]
     rows = [one.row() for one in answered]
     several = {"approvals": rows, **({"refused": [one.as_dict() for one in refused]} if refused else {})}
-    screen.answer(rows[0] if named and len(wanted) == 1 else several)
+    parts: list[Part] = []
     asked = [one.approval for one in answered]
     for one in asked:
-        screen.fact("denied" if answer == "denied" else "approved", one.tool)
-        screen.fact(one.asker, one.stream)
+        parts += [Fact("denied" if answer == "denied" else "approved", one.tool), Fact(one.asker, one.stream)]
         if answer != "denied" and (people := people_words(one)):
-            screen.fact("yes", people)
-    if not screen.json:
-        for error in refused:
-            screen.note(f"error: {error.message}")
+            parts.append(Fact("yes", people))
+    parts += [Note(f"error: {error.message}") for error in refused]
     if not wanted:
-        screen.hint("nothing waits for an answer")
+        parts.append(Hint("nothing waits for an answer"))
     for mission_id in dict.fromkeys(one.stream for one in asked if one.asker == "mission"):
-        screen.hint(f"if no process waits for the answer, continue with: {context.command('resume', mission_id)}")
+        parts.append(
+            Hint(f"if no process waits for the answer, continue with: {context.command('resume', mission_id)}")
+        )
     if answer != "denied" and any(one.asker == "gateway" for one in asked):
-        screen.hint("the client may make the call again now")
-    return USAGE if refused else 0
+        parts.append(Hint("the client may make the call again now"))
+    data = rows[0] if named and len(wanted) == 1 else several
+    return CommandAnswer(data, *parts, code=USAGE if refused else 0)
 
 
 def people_words(asked: Approval) -> str | None:
@@ -251,20 +250,19 @@ def people_words(asked: Approval) -> str | None:
     return f"{len(said)} of {asked.require}" + (f" ({', '.join(map(clean, said))})" if said else "")
 
 
-def show_whole(screen: Screen, shown: Approval) -> None:
-    """Prints a question with its arguments whole; a text of several lines keeps them, each behind a bar."""
+def _whole(shown: Approval) -> Iterator[str]:
+    """A question with its arguments whole; a text of several lines keeps them, each behind a bar."""
     import json
 
     first, *_, last = shown.description.splitlines()
-    screen.plain(clean(first))
+    yield clean(first)
     for name, value in shown.args.items():
         if isinstance(value, str) and "\n" in value:
-            screen.plain(f"  {clean(name)}:")
-            for line in value.split("\n"):
-                screen.plain(f"    | {clean(line)}")
+            yield f"  {clean(name)}:"
+            yield from (f"    | {clean(line)}" for line in value.split("\n"))
         else:
-            screen.plain(f"  {clean(name)}: {clean(json.dumps(value, ensure_ascii=False, default=str))}")
-    screen.plain(clean(last))
+            yield f"  {clean(name)}: {clean(json.dumps(value, ensure_ascii=False, default=str))}"
+    yield clean(last)
 
 
 _ANSWERS: dict[str, Permission] = {"y": "once", "a": "arguments", "m": "mission", "n": "denied"}
@@ -306,7 +304,8 @@ async def ask_at_terminal(
         if given in ("l", ""):
             return None
         if given == "s":
-            show_whole(screen, await show())
+            for text in _whole(await show()):
+                screen.plain(text)
             cut = False
         elif cut and given in ("y", "a", "m"):
             screen.plain("the arguments above are cut; type s to see them whole first")

@@ -88,27 +88,21 @@ class Drive:
 
         return self.conduct(work, of_mission(loaded))
 
-    def resume(self, mission_id: str, model: str | None = None) -> int:
-        """Continues one mission until it ends or waits, in the policy mode that it was started with."""
+    def resume(self, mission_id: str, model: str | None = None, *, detach: bool = False) -> int:
+        """Continues one mission until it ends or waits, in the policy mode that it was started with.
+
+        With `detach` it is left to workers.
+        """
+        if detach:
+            require_shared(self.context)
         self._keep_mode(mission_id)
 
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
             if model is not None:
                 await runtime.service.resume(mission_id, model=model)
-            return await self._pursue(runtime, mission_id)
-
-        return self.conduct(work)
-
-    def hand_over(self, mission_id: str, model: str | None = None) -> int:
-        """Continues a mission that is pending, interrupted, paused or failed, by workers."""
-        require_shared(self.context)
-        self._keep_mode(mission_id)
-
-        async def work(runtime: Runtime) -> int:
-            await runtime.use_servers_of(mission_id)
-            if model is not None:
-                await runtime.service.resume(mission_id, model=model)
+            if not detach:
+                return await self._pursue(runtime, mission_id)
             await runtime.service.hand_over(RunOrder(mission_id, resume=True, mode=self._mode))
             status = await runtime.service.status(mission_id)
             return self.screen.render(CommandAnswer(status, mission_id, *self._placed(mission_id, status)))
@@ -151,7 +145,7 @@ class Drive:
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
             self._begun = [mission_id]
-            async with progress(self.screen, self._live()) as see:
+            async with progress(self.screen, live_folder(self.context.ledger_path)) as see:
                 done = await runtime.service.iterate(
                     mission_id, iterations=iterations, proposal=proposal, observer=see, mode=self._mode
                 )
@@ -217,11 +211,8 @@ class Drive:
                 await follow(runtime.service, mission_id, self.screen)
         return await self._finish(runtime, mission_id, {})
 
-    def _live(self) -> Path:
-        return live_folder(self.context.ledger_path)
-
     async def _drive(self, runtime: Runtime, mission_id: str) -> None:
-        async with progress(self.screen, self._live()) as see:
+        async with progress(self.screen, live_folder(self.context.ledger_path)) as see:
             await runtime.service.run(mission_id, observer=see, mode=self._mode)
 
     async def _answered(self, runtime: Runtime, mission_id: str) -> bool:

@@ -20,26 +20,42 @@ USAGE = 2
 
 def explain(error: Exception, *, as_json: bool) -> int:
     """Prints the error and returns the exit code."""
-    cause = root_cause(error)
+    document, lines, code = _explained(error, root_cause(error))
+    # The system's own words for it, in the reason of a file that cannot be written.
+    spoken, plain = os.strerror(errno.ENOSPC), "the disk is full"
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(document, default=str).replace(spoken, plain))
+    for line in lines if not as_json or os.environ.get(DEBUG_VARIABLE) == "1" else ():
+        typer.echo(line.replace(spoken, plain), err=True)
+    return code
+
+
+def _explained(error: Exception, cause: BaseException) -> tuple[dict[str, Any], list[str], int]:
+    """The error as JSON, its lines for a person, and the exit code."""
     if isinstance(cause, PursuitError):
-        _tell(cause.as_dict(), _lines(cause), as_json=as_json)
-        return cause.exit_code
+        return cause.as_dict(), _lines(cause), cause.exit_code
     if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
         place = f" ({clean(cause.filename)})" if cause.filename else ""
         message = f"the disk is full{place}; free some space and try again"
-        _tell({"code": "disk_full", "message": message, "details": {}}, [f"error: {message}"], as_json=as_json)
-        return 1
+        return _document("disk_full", message), [f"error: {message}"], 1
     if isinstance(cause, Interrupted):
         name = signal.Signals(cause.number).name
-        _tell({"interrupted": name, "resume": None}, [f"stopped by {name}"], as_json=as_json)
-        return 128 + cause.number
+        return {"interrupted": name, "resume": None}, [f"stopped by {name}"], 128 + cause.number
     if isinstance(cause, typer.Abort):
-        message = "nothing was done"
-        _tell({"code": "cancelled", "message": message, "details": {}}, [message], as_json=as_json)
-        return USAGE
+        return _document("cancelled", "nothing was done"), ["nothing was done"], USAGE
     if hasattr(cause, "format_message"):
-        return _usage(cause, as_json=as_json)
-    return _internal(error, cause, as_json=as_json)
+        return _usage(cause)
+    message = f"internal error: {type(cause).__name__}: {clean(str(cause))}"
+    more = f"  set {DEBUG_VARIABLE}=1 to see where; what was recorded before it is safe in the ledger"
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        more = "".join(traceback.format_exception(error))
+    return _document("internal_error", message), [message, more], 1
+
+
+def _document(code: str, message: str) -> dict[str, Any]:
+    return {"code": code, "message": message, "details": {}}
 
 
 def root_cause(error: BaseException) -> BaseException:
@@ -64,7 +80,7 @@ def _lines(error: PursuitError) -> list[str]:
     return lines
 
 
-def _usage(error: Any, *, as_json: bool) -> int:
+def _usage(error: Any) -> tuple[dict[str, Any], list[str], int]:
     """A wrong command line, as typer found it."""
     message = clean(str(error.format_message())).rstrip(".")
     lines: list[str] = []
@@ -73,29 +89,4 @@ def _usage(error: Any, *, as_json: bool) -> int:
         lines.append(f"error: {message}")
         if context is not None:
             lines.append(f"  try: {context.command_path} --help")
-    _tell({"code": "usage_error", "message": message, "details": {}}, lines, as_json=as_json)
-    return USAGE
-
-
-def _internal(error: Exception, cause: BaseException, *, as_json: bool) -> int:
-    message = f"internal error: {type(cause).__name__}: {clean(str(cause))}"
-    lines = [message]
-    if os.environ.get(DEBUG_VARIABLE) == "1":
-        lines.append("".join(traceback.format_exception(error)))
-    else:
-        lines.append(f"  set {DEBUG_VARIABLE}=1 to see where; what was recorded before it is safe in the ledger")
-    _tell({"code": "internal_error", "message": message, "details": {}}, lines, as_json=as_json)
-    return 1
-
-
-def _tell(document: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
-    # The system's own words for it, in the reason of a file that cannot be written.
-    spoken, plain = os.strerror(errno.ENOSPC), "the disk is full"
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(document, default=str).replace(spoken, plain))
-        if os.environ.get(DEBUG_VARIABLE) != "1":
-            return
-    for line in lines:
-        typer.echo(line.replace(spoken, plain), err=True)
+    return _document("usage_error", message), lines, USAGE

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pursuit.cli.console import Screen, clean, counted, line
+from pursuit.cli.console import CommandAnswer, Screen, clean, counted, line
 from pursuit.core import events
 from pursuit.core.audit import redacted
 from pursuit.core.events import AnyEvent
@@ -38,12 +38,9 @@ class Log:
     async def show(self, event: AnyEvent, state: MissionState) -> bool:
         """Prints the entry of an event; returns whether no more is wanted."""
         screen, row = self._screen, await self._entry(event, state)
-        if row is not None and screen.json:
-            screen.document(row)
-        elif row is not None:
-            screen.plain(f"{local_iso(row['at'])}\t{row['text']}")
-            for text in row.get("output", ()):
-                screen.plain(f"    {clean(text)}")
+        if row is not None:
+            output = (f"    {clean(text)}" for text in row.get("output", ()))
+            screen.render(CommandAnswer(row, f"{local_iso(row['at'])}\t{row['text']}", output))
         return screen.unread or (self._until is not None and state.seq >= self._until)
 
     async def _entry(self, event: AnyEvent, state: MissionState) -> dict[str, Any] | None:

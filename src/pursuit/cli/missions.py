@@ -108,10 +108,8 @@ def resume(
     if every and (wait or detach or model):
         option = "--wait" if wait else "--detach" if detach else "--model"
         raise InvalidArgument(f"{option} goes with one mission's ID, not with --all", field=option)
-    if detach and mission_id is not None:
-        return Drive(context, mode).hand_over(mission_id, model)
     drive = Drive(context, mode, wait=wait)
-    return drive.resume_all() if mission_id is None else drive.resume(mission_id, model)
+    return drive.resume_all() if mission_id is None else drive.resume(mission_id, model, detach=detach)
 
 
 def read_proposal(place: str) -> Proposal:

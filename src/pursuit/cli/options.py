@@ -42,13 +42,18 @@ def read_input(place: str) -> tuple[str, str]:
 
 def read_arguments(pairs: Sequence[str], args_json: str | None) -> dict[str, Any]:
     """The arguments of a call: the object of `--args-json` with each `--arg` added. Reports all faults at once."""
+    from pursuit.config.files import as_table, parse_json, unreadable
+    from pursuit.core.base_model import kind
     from pursuit.errors import Fault, ValidationFailed
 
     faults: list[Fault] = []
     arguments: dict[str, Any] = {}
     if args_json is not None:
         try:
-            arguments = _json_object(read_input(STDIN)[0] if args_json == STDIN else args_json)
+            value = parse_json(read_input(STDIN)[0] if args_json == STDIN else args_json, source="--args-json")
+            if (table := as_table(value)) is None:
+                raise unreadable("--args-json", f"must be an object, not {kind(value)}")
+            arguments = dict(table)
         except ValidationFailed as failed:
             faults.extend(failed.faults)
     seen: set[str] = set()
@@ -74,17 +79,6 @@ def _value(text: str) -> Any:
         return msgspec.json.decode(text.encode(errors="surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return text.encode(errors="replace").decode()
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    from pursuit.config.files import as_table, parse_json, unreadable
-    from pursuit.core.base_model import kind
-
-    value = parse_json(text, source="--args-json")
-    table = as_table(value)
-    if table is None:
-        raise unreadable("--args-json", f"must be an object, not {kind(value)}")
-    return dict(table)
 
 
 # Completion prints nothing, creates nothing and never fails: a shell that completes a word cannot show an error.

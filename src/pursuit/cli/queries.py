@@ -132,7 +132,7 @@ def replay(
     async def work(runtime: Runtime) -> int:
         different = 0
         async for row in runtime.service.replay(mission_id, model):
-            different += show.replayed(context.screen, row)
+            different += context.screen.render(show.replayed(row))
         return 1 if different else 0
 
     return context.look(work) if model is None else context.drive(work)
@@ -213,13 +213,13 @@ async def lessons(
 def doctor(context: Context) -> CommandAnswer:
     """Check configuration, servers and ledger, and say how to fix what is wrong."""
     from pursuit.runtime import examine_installation
-    from pursuit.service.doctor import document
 
     path, ledger = context.configuration_path, context.ledger_path
     with context.screen.busy("examining"):
         findings = conduct(lambda: examine_installation(path, ledger))
-    found = document(findings)
-    return CommandAnswer(found, *map(_finding_parts, findings), code=0 if found["ok"] else 1)
+    ok = all(one.level != "broken" for one in findings)
+    data = {"ok": ok, "findings": [one.as_dict() for one in findings]}
+    return CommandAnswer(data, *map(_finding_parts, findings), code=0 if ok else 1)
 
 
 @command(app, reads=True)
@@ -341,14 +341,15 @@ async def _shown(
             yield lambda event, state: see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
         return
 
+    import msgspec
+
     from pursuit.core.report import iso
     from pursuit.reports.wording import local_iso
 
     def write(event: AnyEvent, state: MissionState) -> None:
-        if screen.json:
-            screen.document(_event_row(event, state.seq))
-        elif text := _event_line(event, state, screen):
-            screen.plain(f"{local_iso(iso(event.at))}\t{text}")
+        data = {"seq": state.seq, "type": type(event).__name__, **msgspec.to_builtins(event), "at": iso(event.at)}
+        text = _event_line(event, state, screen)
+        screen.render(CommandAnswer(data, *([f"{local_iso(data['at'])}\t{text}"] if text else [])))
 
     yield write
 
@@ -356,15 +357,6 @@ async def _shown(
 def _over(state: MissionState, head: int) -> bool:
     """Whether this is the end: an end before the head at our start was taken back later."""
     return state.terminal and state.closed and state.seq >= head
-
-
-def _event_row(event: AnyEvent, seq: int) -> dict[str, Any]:
-    import msgspec
-
-    from pursuit.core.report import iso
-
-    body = msgspec.to_builtins(event)
-    return {"seq": seq, "type": type(event).__name__, **body, "at": iso(event.at)}
 
 
 def _event_line(event: AnyEvent, state: MissionState, screen: Screen) -> str | None:

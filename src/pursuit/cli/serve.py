@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,13 +19,8 @@ from pursuit.cli.options import ModeOption, mission_ids
 from pursuit.errors import advice
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from starlette.routing import Route
-
     from pursuit.errors import Fault
     from pursuit.page import Sessions
-    from pursuit.runtime import Runtime
     from pursuit.server.bind import HttpBinding
     from pursuit.server.tokens import Right, Scope, Tokens
 
@@ -137,12 +133,15 @@ def serve(
         spelling = "escaped" if plain_names else "dotted"
         options = GatewayOptions(alone=door is None, spelling=spelling, search=tool_search, reloads=reloads)
 
-    # A browser opens no unix socket.
-    sessions = None if door is None or door.unix_socket is not None else sessions_of(context)
+    sessions = page = None
+    if door is not None and door.unix_socket is None:  # a browser opens no unix socket
+        from pursuit.page import open_page
+
+        sessions = sessions_of(context)
+        page = partial(open_page, sessions=sessions)
 
     async def work() -> None:
         runtime = trusted.runtime(mode, only=mission_id)
-        page = None if sessions is None else page_over(sessions)
         listening = print_address(context, door, sessions)
         await serving(runtime, door, gateway=options, page=page, listening=listening)
 
@@ -262,15 +261,6 @@ def sessions_of(context: Context) -> Sessions:
     return Sessions.beside(tokens)
 
 
-def page_over(sessions: Sessions) -> Callable[[Runtime], AbstractAsyncContextManager[Sequence[Route]]]:
-    """What opens the page over a runtime."""
-    from functools import partial
-
-    from pursuit.page import open_page
-
-    return partial(open_page, sessions=sessions)
-
-
 @command(app, epilog="Example:  pursuit page --no-browser")
 def page(
     context: Context,
@@ -285,6 +275,7 @@ def page(
     Where `pursuit serve --http` serves this ledger already, its page is opened. Else this command serves the page
     alone, until Ctrl-C; it drives no mission.
     """
+    from pursuit.page import open_page
     from pursuit.server.bind import HttpBinding
     from pursuit.server.serve import serve_page
 
@@ -306,7 +297,9 @@ def page(
     door = HttpBinding(port=port, tokens=tokens, operators=tokens)
 
     async def work() -> None:
-        await serve_page(trusted.runtime(), door, page_over(sessions), lambda url: show(sessions.serve_at(url)))
+        await serve_page(
+            trusted.runtime(), door, partial(open_page, sessions=sessions), lambda url: show(sessions.serve_at(url))
+        )
 
     serve_until_stopped(work)
 

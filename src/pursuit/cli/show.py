@@ -18,7 +18,6 @@ from pursuit.cli.console import (
     Forms,
     Hint,
     Part,
-    Screen,
     TableRows,
     budget_parts,
     clean,
@@ -388,23 +387,20 @@ def _requests(found: Mapping[str, Any], *, tokens: bool) -> Iterator[Part]:
         yield "The budget does not allow another request."
 
 
-def replayed(screen: Screen, row: Mapping[str, Any]) -> bool:
-    """One step of a replay; whether it differs from what was recorded."""
+def replayed(row: Mapping[str, Any]) -> CommandAnswer:
+    """One step of a replay; the code is 1 if it differs from what was recorded."""
     differs = not all(row.get(key, True) for key in ("same_request", "same_calls", "same_verdict"))
-    if screen.json:
-        screen.document(row)
-        return differs
     if "verdict" in row:
         said = f"verdict {row['verdict']}, {'as recorded' if row['same_verdict'] else 'which was not recorded'}"
     else:
-        said = (
-            f"request {row['request'] + 1}: {'the same' if row['same_request'] else 'this release sends another text'}"
-        )
+        same = "the same" if row["same_request"] else "this release sends another text"
+        said = f"request {row['request'] + 1}: {same}"
         if "same_calls" in row:
             said += f"; {row['model']} {'makes the same calls' if row['same_calls'] else 'answers differently'}"
-    screen.plain(f"iteration {row['iteration'] + 1}, {said}")
+    parts = [f"iteration {row['iteration'] + 1}, {said}"]
     if not row.get("same_calls", True):
-        screen.plain(
-            f"  recorded: {clean(json.dumps(row['calls']))}\n  now:      {clean(json.dumps(row['new_calls']))}"
-        )
-    return differs
+        parts += [
+            f"  {head} {clean(json.dumps(row[key]))}"
+            for head, key in (("recorded:", "calls"), ("now:     ", "new_calls"))
+        ]
+    return CommandAnswer(row, *parts, code=int(differs))

@@ -75,7 +75,7 @@ def run(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Print the id and exit; the command keeps running.")
     ] = False,
-) -> int:
+) -> CommandAnswer | int:
     """Run a command as a task. Ctrl-C stops it; closing the terminal does not."""
     from pursuit.cli.task_run import RunRequest, run_task
 
@@ -111,9 +111,9 @@ def list_tasks(
     cursor: CursorOption = None,
 ) -> CommandAnswer:
     """List the tasks, newest first."""
-    from pursuit.cli.task_run import list_page, listing
+    from pursuit.cli.task_run import listing
 
-    return listing(context, list_page(context, wanted, cursor, limit))
+    return listing(context, wanted, cursor, limit)
 
 
 @command(app, reads=True)
@@ -135,11 +135,11 @@ async def tail(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print each new line until the command has ended.")
     ] = False,
-) -> None:
+) -> CommandAnswer | None:
     """Show the last lines of a command's output. Ctrl-C stops following."""
     from pursuit.cli.task_run import tail_task
 
-    await tail_task(context.runtime.tasks, context.screen, task_id, lines, follow=follow)
+    return await tail_task(context.runtime.tasks, context.screen, task_id, lines, follow=follow)
 
 
 @command(app)
@@ -148,11 +148,11 @@ async def cancel(
     *,
     task_id: TaskId,
     reason: Annotated[str | None, typer.Option(help="Reason; recorded with the task.")] = None,
-) -> None:
+) -> CommandAnswer:
     """Stop a task with every process that it started, and wait until they are gone."""
     from pursuit.cli.task_run import cancel_task
 
-    await cancel_task(context.runtime.tasks, context.screen, task_id, reason)
+    return await cancel_task(context.runtime.tasks, context.screen, task_id, reason)
 
 
 @command(app, reads=True)
@@ -163,7 +163,7 @@ async def wait(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after this long, with exit code 4.")
     ] = None,
-) -> int:
+) -> CommandAnswer:
     """Wait until a task has ended; exits with the command's own exit code. Ctrl-C leaves the task running."""
     from pursuit.cli.task_run import wait_for_task
 

@@ -46,8 +46,7 @@ WIDTH = 120
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-async def show_progress(tasks: Tasks, screen: Screen, task_id: str) -> None:
-    """Shows a task until it has ended."""
+async def _show_progress(tasks: Tasks, screen: Screen, task_id: str) -> None:
     if screen.rich:
         await _in_place(tasks, screen, task_id)
         return
@@ -121,7 +120,7 @@ _FACTS = (
 _ENDED = ("task_id", "status", "message")
 
 
-def list_page(context: Context, wanted: str | None, cursor: str | None, limit: int) -> Mapping[str, Any]:
+def listing(context: Context, wanted: str | None, cursor: str | None, limit: int) -> CommandAnswer:
     """A page of tasks; an empty one if there is no ledger yet."""
     status = None if wanted is None else check_choice("--status", wanted, TASK_STATUSES)
 
@@ -129,17 +128,13 @@ def list_page(context: Context, wanted: str | None, cursor: str | None, limit: i
         await runtime.tasks.catch_up()
         return await runtime.tasks.list(status=status, cursor=cursor, limit=limit)
 
-    return context.look(verb) if context.ledger_path.exists() else {"tasks": []}
-
-
-def listing(context: Context, page: Mapping[str, Any]) -> CommandAnswer:
-    """Some tasks."""
+    page: Mapping[str, Any] = context.look(verb) if context.ledger_path.exists() else {"tasks": []}
     return CommandAnswer(page, _listing(context, page))
 
 
 def _listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
     rows: Sequence[Mapping[str, Any]] = page["tasks"]
-    heads = [(row["task_id"], row["status"], units(row), moment(row["created_at"])) for row in rows]
+    heads = [(row["task_id"], row["status"], _units(row), moment(row["created_at"])) for row in rows]
     texts = [(row["title"], row.get("message", "")) for row in rows]
     if rows:
         yield TableRows(
@@ -160,17 +155,18 @@ def whole_task(record: Mapping[str, Any]) -> CommandAnswer:
     return CommandAnswer(record, facts, _figures(record), _details(record, most=None))
 
 
-def ended(screen: Screen, record: Mapping[str, Any]) -> None:
-    """Shows how a task ended."""
+def _ended(screen: Screen, record: Mapping[str, Any]) -> CommandAnswer:
+    """How a task ended, with its exit code."""
     piped = chain(
         (Fact(label, record[key]) for label, key in _FACTS if key in record and key in _ENDED),
         _figures(record),
         _details(record, most=SHOWN_LINES),
     )
-    screen.render(CommandAnswer(record, Forms(piped, lambda _width: _ended(screen, record))))
+    code = CANCELLED if record["status"] == "cancelled" else record.get("exit_code", record["status"] != "completed")
+    return CommandAnswer(record, Forms(piped, lambda _width: _ended_rich(screen, record)), code=int(code))
 
 
-def _ended(screen: Screen, record: Mapping[str, Any]) -> Iterator[Part]:
+def _ended_rich(screen: Screen, record: Mapping[str, Any]) -> Iterator[Part]:
     from rich.text import Text
 
     status = record["status"]
@@ -180,23 +176,19 @@ def _ended(screen: Screen, record: Mapping[str, Any]) -> Iterator[Part]:
     yield Hint(f"  its output: {screen.command('task', 'tail', record['task_id'])}")
 
 
-def output_line(screen: Screen, text: str) -> None:
-    """Shows one line of output; a terminal gets it without escape sequences."""
-    if screen.json:
-        screen.document({"line": text})
-    else:
-        screen.plain(clean(_ESCAPES.sub("", text)) if screen.rich else text.encode(errors="replace").decode())
+def _output_line(screen: Screen, text: str) -> str:
+    """A line of output as it is shown; a terminal gets it without escape sequences."""
+    return clean(_ESCAPES.sub("", text)) if screen.rich else text.encode(errors="replace").decode()
 
 
-def units(record: Mapping[str, Any]) -> str:
-    """Units done, of how many."""
+def _units(record: Mapping[str, Any]) -> str:
     done, total = record.get("units_done", 0), record.get("units_total")
     return f"{figure(done)}/{figure(total)}" if total else figure(done) if done else "-"
 
 
 def _figures(record: Mapping[str, Any]) -> Iterator[Part]:
     if record.get("units_done") or "units_total" in record:
-        yield Fact("units", units(record))
+        yield Fact("units", _units(record))
     if "exit_code" in record:
         yield Fact("exit code", record["exit_code"])
     yield Fact("created", moment(record["created_at"]))
@@ -275,13 +267,13 @@ def _option(name: str) -> str:
     return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
-def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
-    """Runs a command as a task and returns its exit code."""
+def run_task(context: Context, request: RunRequest, *, detach: bool) -> CommandAnswer | int:
+    """Runs a command as a task."""
     request.check()
     trusted = context.trust_here()
     screen = context.screen
 
-    async def work() -> int:
+    async def work() -> CommandAnswer | int:
         async with trusted.runtime() as runtime:
             state = await request.begin(runtime.tasks)
             if detach:
@@ -301,17 +293,16 @@ def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
         raise ValidationFailed(faults, failed.message) from None
 
 
-async def _detach(tasks: Tasks, screen: Screen, state: TaskState) -> int:
-    """Prints the id of a task that continues without us, or how it ended already."""
-    if state.terminal or screen.json:
-        ended(screen, await tasks.show(state.task_id))
-    else:
-        screen.plain(state.task_id)
-        screen.hint(f"follow it with: {screen.command('task', 'tail', '-f', state.task_id)}")
-    return exit_code(state) if state.terminal else 0
+async def _detach(tasks: Tasks, screen: Screen, state: TaskState) -> CommandAnswer:
+    """The id of a task that continues without us, or how it ended already."""
+    record = await tasks.show(state.task_id)
+    if state.terminal:
+        return _ended(screen, record)
+    tail = Hint(f"follow it with: {screen.command('task', 'tail', '-f', state.task_id)}")
+    return CommandAnswer(record, state.task_id, tail)
 
 
-async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
+async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> CommandAnswer | int:
     left = False
 
     async def listen(*, task_status: Started[None]) -> None:
@@ -333,31 +324,27 @@ async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
 
     async with anyio.create_task_group() as group:
         await group.start(listen)
-        await show_progress(tasks, screen, task_id)
+        await _show_progress(tasks, screen, task_id)
         group.cancel_scope.cancel()
     if left:
         return 128 + signal.SIGHUP
-    state = await tasks.get(task_id)
-    ended(screen, await tasks.show(task_id))
-    return exit_code(state)
+    return _ended(screen, await tasks.show(task_id))
 
 
-async def wait_for_task(tasks: Tasks, screen: Screen, task_id: str, timeout: float | None) -> int:
-    """Waits for a task of any process and returns its exit code."""
+async def wait_for_task(tasks: Tasks, screen: Screen, task_id: str, timeout: float | None) -> CommandAnswer:
+    """Waits for a task of any process."""
     with anyio.move_on_after(timeout):
         async with tasks.kept_up(task_id):
-            await show_progress(tasks, screen, task_id)
+            await _show_progress(tasks, screen, task_id)
     state = await tasks.get(task_id)
+    record = await tasks.show(task_id)
     if state.terminal:
-        ended(screen, await tasks.show(task_id))
-        return exit_code(state)
-    if screen.json:
-        screen.document(await tasks.show(task_id))
+        return _ended(screen, record)
     screen.note(f"{task_id} is still {state.status}")
-    return STILL_WORKING
+    return CommandAnswer(record, code=STILL_WORKING)
 
 
-async def cancel_task(tasks: Tasks, screen: Screen, task_id: str, reason: str | None) -> None:
+async def cancel_task(tasks: Tasks, screen: Screen, task_id: str, reason: str | None) -> CommandAnswer:
     """Stops a task and waits until all its processes are gone."""
     await tasks.catch_up()
     state = await tasks.get(task_id)
@@ -366,32 +353,23 @@ async def cancel_task(tasks: Tasks, screen: Screen, task_id: str, reason: str | 
     with screen.busy(f"stopping {task_id}"):
         await tasks.cancel(task_id, reason=reason)
         await tasks.wait(task_id)
-    ended(screen, await tasks.show(task_id))
+    done = _ended(screen, await tasks.show(task_id))
+    done.code = 0  # it ended as it was told to
+    return done
 
 
-async def tail_task(tasks: Tasks, screen: Screen, task_id: str, lines: int, *, follow: bool) -> None:
-    """Shows the last lines of output, and with `follow` the next ones."""
+async def tail_task(tasks: Tasks, screen: Screen, task_id: str, lines: int, *, follow: bool) -> CommandAnswer | None:
+    """The last lines of output; with `follow` it prints them, and the next ones."""
     if not follow:
         await tasks.catch_up()
         found = await tasks.tail(task_id, lines)
-        if not screen.answer({"task_id": task_id, "lines": found}):
-            for text in found:
-                output_line(screen, text)
-        return
+        return CommandAnswer({"task_id": task_id, "lines": found}, *(_output_line(screen, text) for text in found))
     async with tasks.kept_up(task_id), aclosing(tasks.follow(task_id, lines)) as output:
         async for text in output:
-            output_line(screen, text)
+            screen.render(CommandAnswer({"line": text}, _output_line(screen, text)))
             if screen.unread:
-                return
-
-
-def exit_code(state: TaskState) -> int:
-    """The exit code for the end of a task."""
-    if state.status == "cancelled":
-        return CANCELLED
-    if state.exit_code is not None:
-        return state.exit_code
-    return 0 if state.status == "completed" else 1
+                break
+    return None
 
 
 def seconds_of(text: str, field: str = "--older-than") -> float:

@@ -193,7 +193,10 @@ def _listing(found: Mapping[str, Any], *, why: bool) -> Iterator[Part]:
     from pursuit.reports.wording import compact
 
     rows = found["tools"]
-    cells = [(row["name"], row["effect"], _parallel(row), _asks(row), row["reason"]) for row in rows]
+    cells = [
+        (row["name"], row["effect"], "parallel" if row["parallel_safe"] else "alone", _asks(row), row["reason"])
+        for row in rows
+    ]
     piped = [(*cell[:3], f"asks first: {cell[3]}", cell[4]) for cell in cells]
     if why:
         for row, cell in zip(rows, piped, strict=True):
@@ -216,10 +219,6 @@ def _listing(found: Mapping[str, Any], *, why: bool) -> Iterator[Part]:
         yield Hint(f"mode {found['mode']}; * depends on the arguments: --why shows the rules")
     else:
         yield Hint(f"mode {found['mode']}; --why shows the reasons")
-
-
-def _parallel(row: Mapping[str, Any]) -> str:
-    return "parallel" if row["parallel_safe"] else "alone"
 
 
 def _asks(row: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,14 +136,12 @@ async def _list(context: Context, placement: Placement | None) -> CommandAnswer:
     heads = ("worker", "machine", "version", "queues", "load", "lease", "seen")
     shown = TableRows(heads, [_cells(one) for one in found.workers])
     none = Hint(f"there are no workers; to start one: {context.command('worker')}")
-    data = {"workers": [_row(one) for one in found.workers], "queued": found.queued, "running": found.running}
+    data = {
+        "workers": [{**asdict(one), "load": len(one.jobs)} for one in found.workers],
+        "queued": found.queued,
+        "running": found.running,
+    }
     return CommandAnswer(data, shown if found.workers else none)
-
-
-def _row(one: WorkerRow) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {**asdict(one), "load": len(one.jobs)}
 
 
 def _cells(one: WorkerRow) -> list[str]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, LiteralString, Protocol, cast
+from typing import Any, LiteralString, cast
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable
 from pursuit.ledger import schema
@@ -31,30 +31,6 @@ _TABLES = {
     "blob_refs": ("stream, digest", "stream, digest", 2),
     "texts": ("rowid, text", "rowid", 1),
 }
-
-
-class _Target(Protocol):
-    """A ledger that is being copied into."""
-
-    def begun(self) -> str | None:
-        """The root of the source whose copy was begun here; None if nothing was."""
-        ...
-
-    def begin(self, root: str) -> None:
-        """Removes what is there, and writes down what is copied now."""
-        ...
-
-    def rows(self) -> SqlConnection:
-        """What was copied so far."""
-        ...
-
-    def put(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Stores rows of a table, all or none."""
-        ...
-
-    def finish(self, streams: Sequence[Sequence[Any]], position: int) -> None:
-        """Stores the streams and the last position, and makes it a ledger."""
-        ...
 
 
 async def transfer(source: Path, target: Path, folds: Folds | None = None) -> Verification:
@@ -102,7 +78,7 @@ async def _quiet_root(ledger: Ledger) -> str:
     return await ledger.root()
 
 
-def _copy(rows: SqlConnection, copy: _Target, table: str) -> None:
+def _copy(rows: SqlConnection, copy: _IntoSqlite | _IntoPostgres, table: str) -> None:
     """Copies the rows of a table behind the last one that the target has."""
     columns, key, width = _TABLES[table]
     marks = ", ".join("?" * width)
@@ -132,7 +108,7 @@ def _reading(path: Path) -> Generator[SqlConnection]:
 
 
 @contextmanager
-def _writing(path: Path) -> Generator[_Target]:
+def _writing(path: Path) -> Generator[_IntoSqlite | _IntoPostgres]:
     address = address_of(path)
     if address is None:
         with _into_sqlite(path) as target:
@@ -157,12 +133,14 @@ class _IntoSqlite:
         self._connection: sqlite3.Connection | None = None
 
     def begun(self) -> str | None:
+        """The root of the source whose copy was begun here; None if nothing was."""
         if not self._partial.exists():
             return None
         row = self._open().execute("SELECT root FROM copying").fetchone()
         return None if row is None else row[0]
 
     def begin(self, root: str) -> None:
+        """Removes what is there, and writes down what is copied now."""
         self.close()
         for suffix in ("", "-wal", "-shm", "-gate"):
             self._partial.with_name(self._partial.name + suffix).unlink(missing_ok=True)
@@ -184,6 +162,7 @@ class _IntoSqlite:
         connection.execute("COMMIT")
 
     def finish(self, streams: Sequence[Sequence[Any]], position: int) -> None:
+        """Stores the streams and the last position, and makes it a ledger."""
         connection = self._open()
         self.put("streams", _STREAMS, streams)
         connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'events'", (position,))
@@ -205,7 +184,7 @@ class _IntoSqlite:
 
 
 @contextmanager
-def _into_sqlite(path: Path) -> Generator[_Target]:
+def _into_sqlite(path: Path) -> Generator[_IntoSqlite | _IntoPostgres]:
     if path.exists():
         raise InvalidArgument(f"{path} is there already; name a file that is not", field="--to")
     target = _IntoSqlite(path, path.with_name(f"{path.name}.partial"))
@@ -274,7 +253,7 @@ class _IntoPostgres:
 
 
 @contextmanager
-def _into_postgres(address: str, index_words: Callable[[str], Iterable[str]]) -> Generator[_Target]:
+def _into_postgres(address: str, index_words: Callable[[str], Iterable[str]]) -> Generator[_IntoSqlite | _IntoPostgres]:
     from pursuit.ledger.postgres_schema import connection_settings, migrate_up, psycopg, shown  # noqa: PLC0415
 
     migrate_up(address)

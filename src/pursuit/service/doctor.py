@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import anyio
@@ -94,7 +94,13 @@ broken = partial(Finding, "broken")
 def file_findings(path: Path, servers: Mapping[str, ServerConfig]) -> list[Finding]:
     """About the configuration's files: who can read their secrets, and keys that say nothing to us."""
     findings: list[Finding] = []
-    secrets = [one for name, server in servers.items() for one in _plain_secrets(name, server)]
+    secrets = [
+        (f"servers.{name}.{at}.{key}", value)
+        for name, server in servers.items()
+        for at, table in (("env", server.env), ("headers", server.headers))
+        for key, value in table.items()
+        if holds_literal_secret(key, value)
+    ]
     beside = path.with_name(JSON_NAME)
     for file in dict.fromkeys((path, beside)):
         if not secrets or not file.is_file() or not stat.S_IMODE(file.stat().st_mode) & 0o077:
@@ -106,17 +112,6 @@ def file_findings(path: Path, servers: Mapping[str, ServerConfig]) -> list[Findi
     if beside.is_file():
         findings += _foreign(beside)
     return findings
-
-
-def _plain_secrets(name: str, server: ServerConfig) -> list[tuple[str, str]]:
-    """Secrets that stand there as they are, not as a variable: where, and what."""
-    tables = (("env", server.env), ("headers", server.headers))
-    return [
-        (f"servers.{name}.{at}.{key}", value)
-        for at, table in tables
-        for key, value in table.items()
-        if holds_literal_secret(key, value)
-    ]
 
 
 def _foreign(path: Path) -> list[Finding]:
@@ -147,24 +142,8 @@ def server_findings(
         return [broken(about, text, "set them, or give a default: ${NAME:-default}")]
     if ready.url is not None:
         return _url(about, ready.url, network)
-    return _command(about, ready, environ)
-
-
-def model_finding(environ: Mapping[str, str], *, installed: bool) -> Finding:
-    """Which language models can be asked, as far as that is seen without asking; missions do without one, too."""
-    if not installed:
-        return fine("models", "no language model is installed; pip install 'pursuit[models]' if a mission needs one")
-    ready = [name for name, needed in _MODEL_KEYS.items() if any(environ.get(variable) for variable in needed)]
-    if not ready:
-        variables = " or ".join(needed[0] for needed in _MODEL_KEYS.values())
-        return fine("models", f"no key is in the environment; a mission with a language model needs {variables}")
-    return fine("models", f"keys in the environment: {', '.join(ready)}")
-
-
-def _command(about: str, ready: ServerConfig, environ: Mapping[str, str]) -> list[Finding]:
     command = ready.command or ""
-    path = ready.env.get("PATH") or environ.get("PATH")
-    if shutil.which(command, path=path) is not None:
+    if shutil.which(command, path=ready.env.get("PATH") or environ.get("PATH")) is not None:
         return []
     mend = _INSTALL.get(Path(command).name, "install it, or write its full path")
     return [broken(about, f"the command {command!r} was not found", mend)]
@@ -298,16 +277,22 @@ def unattended_findings(configuration: Configuration, environ: Mapping[str, str]
 
 
 async def _model(configuration: Configuration) -> Finding:
-    """The configured language model, or else which ones could be asked."""
-    if configuration.model is None:
-        return model_finding(os.environ, installed=find_spec("pydantic_ai") is not None)
-    try:
-        await Providers().check(configuration.model)
-    except ExtraMissing as missing:
-        return broken("models", missing.message, "install it, or take out `model`")
-    except ModelUnavailable as error:
-        return broken("models", error.message, "set its key, correct its name, or take out `model`")
-    return fine("models", f"{configuration.model} can be asked; nothing was")
+    """Which language models can be asked; without a configured one as far as that is seen without asking."""
+    if configuration.model is not None:
+        try:
+            await Providers().check(configuration.model)
+        except ExtraMissing as missing:
+            return broken("models", missing.message, "install it, or take out `model`")
+        except ModelUnavailable as error:
+            return broken("models", error.message, "set its key, correct its name, or take out `model`")
+        return fine("models", f"{configuration.model} can be asked; nothing was")
+    if find_spec("pydantic_ai") is None:
+        return fine("models", "no language model is installed; pip install 'pursuit[models]' if a mission needs one")
+    ready = [name for name, needed in _MODEL_KEYS.items() if any(map(os.environ.get, needed))]
+    if ready:
+        return fine("models", f"keys in the environment: {', '.join(ready)}")
+    variables = " or ".join(needed[0] for needed in _MODEL_KEYS.values())
+    return fine("models", f"no key is in the environment; a mission with a language model needs {variables}")
 
 
 async def _servers(configuration: Configuration) -> list[Finding]:
@@ -353,7 +338,10 @@ async def _connected(pool: Pool, name: str, server: ServerConfig) -> tuple[list[
             reason = error.message
     seconds = anyio.current_time() - began
     if catalogue is None or reason:
-        return None, [broken(about, reason, _start_by_hand(server))]
+        mend = "see whether the address and its headers are right, and whether the server runs"
+        if server.url is None:
+            mend = f"start {server.command!r} with the same arguments by hand and read what it says"
+        return None, [broken(about, reason, mend)]
     tools = list(catalogue)
     version = getattr(pool.upstream(name), "protocol_version", None)
     speaks = f", MCP {version}" if version else ""
@@ -381,12 +369,6 @@ def _commands(configuration: Configuration) -> list[Finding]:
     return findings
 
 
-def _start_by_hand(server: ServerConfig) -> str:
-    if server.url is not None:
-        return "see whether the address and its headers are right, and whether the server runs"
-    return f"start {server.command!r} with the same arguments by hand and read what it says"
-
-
 def _belief(about: str, name: str, server: ServerConfig, tools: list[Tool]) -> list[Finding]:
     """What is known of the tools, and what is said of tools that are not there."""
     findings: list[Finding] = []
@@ -412,25 +394,33 @@ def _belief(about: str, name: str, server: ServerConfig, tools: list[Tool]) -> l
     return findings
 
 
-def _some(tools: list[Tool], most: int = 3) -> str:
-    names = ", ".join(tool.name for tool in tools[:most])
-    return names if len(tools) <= most else f"{names} and {len(tools) - most} more of its tools"
+def _some(tools: list[Tool]) -> str:
+    names = ", ".join(tool.name for tool in tools[:3])
+    return names if len(tools) <= 3 else f"{names} and {len(tools) - 3} more of its tools"
 
 
 async def _ledger(state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Finding]:
-    disk = _disk(state)
-    if (absent := _no_ledger(state)) is not None:
-        return [*disk, absent]
-    try:
-        ledger = open_ledger(state)
-    except PursuitError as error:
-        return [*disk, broken("ledger", error.message, "see whether the file is yours")]
-    return [*disk, *await _verified(state, ledger)]
+    found = _place(state)
+    if os.path.exists(state):  # noqa: ASYNC240, PTH110 - once
+        try:
+            found += await _verified(state, open_ledger(state))
+        except PursuitError as error:
+            found.append(broken("ledger", error.message, "see whether the file is yours"))
+    return found
 
 
-def _disk(state: Path) -> list[Finding]:
-    """Whether there is room for the ledger, the reports and the output of tasks, which are all beside it."""
+def _place(state: Path) -> list[Finding]:
+    """Whether there is room for the ledger, the reports and the output of tasks, and whether a ledger can be made."""
     folder = next(parent for parent in state.absolute().parents if parent.exists())
+    found = _disk(state, folder)
+    if state.exists():
+        return found
+    if os.access(folder, os.W_OK):
+        return [*found, fine("ledger", f"{state}: not there yet; the first mission makes it")]
+    return [*found, broken("ledger", f"{folder} cannot be written", "choose another place with --state")]
+
+
+def _disk(state: Path, folder: Path) -> list[Finding]:
     free, mend = shutil.disk_usage(folder).free, "free some space, or choose another place with --state"
     if state.exists() and not os.access(folder, os.W_OK):
         return [warning("ledger", f"{state} can be read and not written", "make its folder writable to run missions")]
@@ -449,37 +439,13 @@ async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
                 mend = f"keep a copy, see `{advice('pursuit verify')}`, and restore it from a backup"
                 return [broken("ledger", fault, mend) for fault in found.faults[:5]]
             whole = fine("ledger", f"{state}: intact, {found.events} events of {found.streams} streams")
-            return [whole, *await _pooled(ledger)]
+            await ledger.root()  # a pooler is noticed with the first question
+            if not getattr(ledger, "pooled", False):
+                return [whole]
+            what = "a pooler of connections is before the database: "
+            what += "commits of other processes are noticed within a second"
+            return [whole, note("ledger", what, "to notice them at once, name the database itself in --state")]
         mend = advice("pursuit verify") + " takes its time"
         return [note("ledger", f"{state}: too large to check in {VERIFY_SECONDS:g} s", mend)]
-    except PursuitError as error:
-        return [broken("ledger", error.message, "see whether the file is yours")]
     finally:
         await ledger.close()
-
-
-async def _pooled(ledger: Ledger) -> list[Finding]:
-    """Whether a pooler keeps the notifications of the database away."""
-    await ledger.root()  # it is noticed with the first question
-    if not getattr(ledger, "pooled", False):
-        return []
-    what = "a pooler of connections is before the database: commits of other processes are noticed within a second"
-    return [note("ledger", what, "to notice them at once, name the database itself in --state")]
-
-
-def _no_ledger(state: Path) -> Finding | None:
-    """Whether one can be made where there is none; None if there is one."""
-    if state.exists():
-        return None
-    folder = next(parent for parent in state.absolute().parents if parent.exists())
-    if not os.access(folder, os.W_OK):
-        return broken("ledger", f"{folder} cannot be written", "choose another place with --state")
-    return fine("ledger", f"{state}: not there yet; the first mission makes it")
-
-
-def document(findings: list[Finding]) -> Mapping[str, Any]:
-    """The examination as JSON."""
-    return {
-        "ok": all(finding.level != "broken" for finding in findings),
-        "findings": [finding.as_dict() for finding in findings],
-    }

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio.to_thread
@@ -23,19 +25,69 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Where trials are sent; called from one thread. `trial` is the iteration and the place of the call in it."""
+    """Where trials are sent; called from one thread."""
 
-    def parameters(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any]) -> None:
-        """The arguments of a trial, before its metrics."""
-        ...
-
-    def metric(self, mission: str, trial: tuple[int, int], name: str, value: float) -> None:
-        """One number that the trial gave."""
+    def send(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        """The arguments and metrics of a trial, which is the iteration and the place of the call in it."""
         ...
 
     def close(self) -> None:
         """Writes what is not written yet."""
         ...
+
+
+LONGEST = 500
+"""Characters of a parameter that every store of MLflow takes."""
+
+
+class MlflowTracker:
+    """Trials as runs of MLflow: a mission is an experiment, each trial a run with its parameters and metrics."""
+
+    def __init__(self, uri: str) -> None:
+        self._client: Any = import_module("mlflow").MlflowClient(tracking_uri=uri)
+        self._experiments: dict[str, str] = {}
+
+    def send(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        """A run; the step of its metrics is the iteration."""
+        if mission not in self._experiments:
+            known = self._client.get_experiment_by_name(mission)
+            made = self._client.create_experiment(mission) if known is None else known.experiment_id
+            self._experiments[mission] = made
+        name, tags = f"{trial[0]}.{trial[1]}", {"pursuit.mission": mission}
+        run: str = self._client.create_run(self._experiments[mission], run_name=name, tags=tags).info.run_id
+        for key, argument in args.items():
+            self._client.log_param(run, key, str(argument)[:LONGEST])
+        for metric, value in numbers.items():
+            self._client.log_metric(run, metric.replace(":", "_"), value, step=trial[0])
+        self._client.set_terminated(run)
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+class TensorboardTracker:
+    """Trials as scalars below a folder of TensorBoard: a mission is a run, the step is the iteration.
+
+    Metrics have their own names; numeric arguments are `parameters/NAME`.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._writers: dict[str, Any] = {}
+
+    def send(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        """The metrics and the numeric arguments."""
+        if mission not in self._writers:
+            self._writers[mission] = import_module("tensorboard.summary").Writer(str(self._folder / mission))
+        given = {f"parameters/{name}": value for name, value in args.items() if not isinstance(value, bool)}
+        for name, value in {**given, **numbers}.items():
+            if isinstance(value, int | float):
+                self._writers[mission].add_scalar(name, float(value), trial[0])
+
+    def close(self) -> None:
+        """Writes everything."""
+        for writer in self._writers.values():
+            writer.close()
 
 
 class Tracking:
@@ -67,9 +119,7 @@ class Tracking:
     def _send(self, mission: str, trial: tuple[int, int], args: Mapping[str, Any], numbers: dict[str, float]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
-                tracker.parameters(mission, trial, args)
-                for metric, value in numbers.items():
-                    tracker.metric(mission, trial, metric, value)
+                tracker.send(mission, trial, args, numbers)
             except Exception as error:  # noqa: BLE001 - the boundary: another library's failure must not end a mission
                 del self._trackers[name]
                 reason = f"{type(error).__name__}: {error}"
@@ -94,17 +144,7 @@ def open_tracking(wanted: Mapping[str, str]) -> Tracking | None:
         if find_spec(name) is None:
             raise ExtraMissing(f"[tracking] {name} needs a package: pip install 'pursuit[{name}]'", extra=name)
         try:
-            trackers[name] = _opened(name, place)
+            trackers[name] = MlflowTracker(place) if name == "mlflow" else TensorboardTracker(place)
         except Exception as error:  # noqa: BLE001 - the boundary: each library has its own errors for a wrong place
             raise InvalidArgument(f"[tracking] {name} = {place!r} cannot be used: {error}", tracker=name) from None
     return Tracking(trackers)
-
-
-def _opened(name: str, place: str) -> Tracker:
-    if name == "mlflow":
-        from pursuit.service.mlflow_tracker import MlflowTracker  # noqa: PLC0415 - an extra
-
-        return MlflowTracker(place)
-    from pursuit.service.tensorboard_tracker import TensorboardTracker  # noqa: PLC0415 - an extra
-
-    return TensorboardTracker(place)
