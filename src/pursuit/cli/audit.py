@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from pursuit.cli.console import CommandAnswer, Fact, Hint, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import ForceOption, MissionId, mission_ids
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 
 if TYPE_CHECKING:
     from pursuit.ledger.contract import Verification
@@ -67,8 +69,6 @@ def verify(
 
 
 def _check_words(file: Path | None, signing: dict[str, Path | None], *, output: Path | None, key: str | None) -> None:
-    from pursuit.errors import Fault, ValidationFailed
-
     given = [name for name, value in signing.items() if value is not None]
     faults = [Fault(field=name, reason="is for the ledger: leave out FILE") for name in given if file is not None]
     if output is not None and "--sign" not in given:
@@ -111,7 +111,6 @@ def _sign(key: Path, output: Path | None, root: str) -> CommandAnswer | None:
 def _verify_file(file: Path, expect: str | None) -> Verification:
     from dataclasses import replace
 
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.service.proof import verify_export
 
     if expect is not None and ":" in expect:
@@ -157,10 +156,7 @@ async def audit(
     ] = AuditFormat.text,
 ) -> CommandAnswer | None:
     """Show who asked for what: every start, run, stop and extension, from the terminal or from a client."""
-    import json
-
     from pursuit.cli.show import audit_line
-    from pursuit.errors import Fault, ValidationFailed
 
     if follow and form is not AuditFormat.jsonl:
         raise ValidationFailed([Fault(field="--follow", reason="needs --format jsonl")])
@@ -183,7 +179,6 @@ def forget(
 ) -> CommandAnswer:
     """Delete an ended mission and everything it stored; a tombstone stays."""
     from pursuit.cli.reports import remove_reports
-    from pursuit.errors import InvalidArgument
 
     context.look(lambda runtime: runtime.service.state(mission_id))  # fails if there is no such mission
     if not yes:

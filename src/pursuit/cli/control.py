@@ -6,6 +6,7 @@ approval is answered only by the person at the keyboard or by one of these comma
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ import typer
 from pursuit.cli.console import ENDED, CommandAnswer, Fact, Hint, Note, Part, Screen, clean, facts_of
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import MissionId, ReasonOption, mission_ids
+from pursuit.errors import Conflict, Fault, InvalidArgument, PursuitError, SessionTerminal, ValidationFailed
 
 if TYPE_CHECKING:
     from pursuit.core.approvals import Approval
@@ -77,7 +79,6 @@ async def extend(
         "max_cost_usd": max_cost_usd,
     }
     from pursuit.cli import show
-    from pursuit.errors import SessionTerminal
 
     caps = {name: float(value) for name, value in given.items() if value is not None}
     try:
@@ -109,7 +110,6 @@ async def approvals(
     reveal: Annotated[bool, typer.Option("--reveal", help="With show: secrets, too; it is in the audit.")] = False,
 ) -> CommandAnswer:
     """Show the calls that wait for your approval, or with `show ID` the arguments of one whole."""
-    from pursuit.errors import InvalidArgument
     from pursuit.service.approvals import Approvals
     from pursuit.service.queries import approval_row, find_id
 
@@ -163,7 +163,6 @@ async def approve(
     reason: ReasonOption = None,
 ) -> CommandAnswer:
     """Allow calls that wait; their missions continue when they run again."""
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.service.approvals import require_channel
 
     if width not in WIDTHS:
@@ -191,7 +190,6 @@ async def _questions(
     context: Context, approval_ids: Sequence[str] | None, mission_id: str | None, *, every: bool
 ) -> list[str]:
     """The questions that are meant: by their ids, all that are open, or those of one mission."""
-    from pursuit.errors import InvalidArgument
     from pursuit.service.approvals import Approvals
 
     if [bool(approval_ids), every, mission_id is not None].count(True) != 1:
@@ -206,7 +204,6 @@ async def _answer(
     context: Context, wanted: Sequence[str], answer: Any, reason: str | None, *, named: bool, unseen: bool = False
 ) -> CommandAnswer:
     """Answers each question; one that cannot be answered does not keep the others from their answer."""
-    from pursuit.errors import Conflict, PursuitError
     from pursuit.service.approvals import Answered, Approvals
 
     approvals = Approvals(context.service)
@@ -252,8 +249,6 @@ def people_words(asked: Approval) -> str | None:
 
 def _whole(shown: Approval) -> Iterator[str]:
     """A question with its arguments whole; a text of several lines keeps them, each behind a bar."""
-    import json
-
     first, *_, last = shown.description.splitlines()
     yield clean(first)
     for name, value in shown.args.items():

@@ -19,6 +19,7 @@ import typer
 from pursuit.cli.console import CommandAnswer, Fact, Note, Part, Styled, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.serve import DEFAULT_HOST, DEFAULT_PORT, tokens_of
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 
 if TYPE_CHECKING:
     from pursuit.cli.client_file import ClientFile
@@ -222,7 +223,6 @@ def install(
 def _checked(client: str, *, name: str, project: bool, file: Path | None, http: bool) -> Client:
     """The client of this name; raises `ValidationFailed` with every fault of the command line."""
     from pursuit.core.base_model import nearest
-    from pursuit.errors import Fault, ValidationFailed
 
     faults: list[Fault] = []
     known = CLIENTS.get(client)
@@ -257,7 +257,6 @@ def _server_command(context: Context, target: ClientFile) -> list[str]:
     """The command line of the server: this Pursuit, with the configuration and the ledger of this folder."""
     from pursuit.config.configuration import JSON_NAME
     from pursuit.config.files import STATE_VARIABLE
-    from pursuit.errors import InvalidArgument
 
     config = context.configuration_path
     ours = (config, (Path.cwd().resolve() if config is None else config.parent) / JSON_NAME)

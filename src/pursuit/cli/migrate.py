@@ -8,6 +8,7 @@ import typer
 
 from pursuit.cli.console import CommandAnswer, Fact
 from pursuit.cli.context import Context, WithContext, command
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed, advice
 
 if TYPE_CHECKING:
     from pursuit.ledger.contract import Verification
@@ -32,8 +33,6 @@ def migrate(
     """Copy a ledger to another database and prove that the copy has the same root; `up` migrates a schema."""
     if context.click.invoked_subcommand is not None:
         return None
-    from pursuit.errors import Fault, ValidationFailed, advice
-
     missing = [name for name, value in (("--from", source), ("--to", target)) if value is None]
     if source is None or target is None:
         reason = f"is missing; name both ledgers, or say `{advice('pursuit migrate up')}`"
@@ -67,7 +66,6 @@ def up(
     ] = None,
 ) -> CommandAnswer:
     """Bring the schema of a ledger on PostgreSQL up to date; other ledgers are migrated when they are opened."""
-    from pursuit.errors import InvalidArgument
     from pursuit.ledger.opening import address_of
 
     address = address_of(context.ledger_path)

@@ -11,6 +11,7 @@ import typer
 from pursuit.cli.console import CommandAnswer
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import MissionId, ModeOption, mission_ids, read_input
+from pursuit.errors import InvalidArgument, ValidationFailed
 
 if TYPE_CHECKING:
     from pursuit.core.mission import Proposal
@@ -101,7 +102,6 @@ def resume(
 ) -> int:
     """Continue a mission that is pending, interrupted, paused, failed or ended as no_progress, in its own mode."""
     from pursuit.cli.drive import Drive
-    from pursuit.errors import InvalidArgument
 
     if (mission_id is None) != every:
         raise InvalidArgument("give a mission's ID, or --all", field="ID")
@@ -116,7 +116,6 @@ def read_proposal(place: str) -> Proposal:
     """The proposal in a JSON file, or in standard input for `-`; each fault names the file."""
     from pursuit.config.files import parse_json, too_deep
     from pursuit.core.mission import parse_proposal
-    from pursuit.errors import ValidationFailed
 
     text, source = read_input(place)
     try:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+
 T = TypeVar("T", bound=str)
 STDIN = "-"
 MAX_INPUT_BYTES = 16 * 1024 * 1024
@@ -44,7 +46,6 @@ def read_arguments(pairs: Sequence[str], args_json: str | None) -> dict[str, Any
     """The arguments of a call: the object of `--args-json` with each `--arg` added. Reports all faults at once."""
     from pursuit.config.files import as_table, parse_json, unreadable
     from pursuit.core.base_model import kind
-    from pursuit.errors import Fault, ValidationFailed
 
     faults: list[Fault] = []
     arguments: dict[str, Any] = {}
@@ -138,7 +139,6 @@ attempt_ids = _newest("attempt", "problem_id")
 def check_choice(option: str, value: str, known: Sequence[T]) -> T:
     """The value of an option, which must be one of these; else raises `InvalidArgument` with advice."""
     from pursuit.core.base_model import nearest
-    from pursuit.errors import InvalidArgument
 
     if value in known:
         return cast("T", value)

@@ -15,6 +15,7 @@ from pursuit.cli import serve as serving
 from pursuit.cli.console import CommandAnswer, Note, counted
 from pursuit.cli.context import Context, command, group
 from pursuit.cli.options import ForceOption, ModeOption, attempt_ids, problem_ids, problem_kinds
+from pursuit.errors import Fault, ValidationFailed
 
 DirOption = Annotated[
     list[Path] | None,
@@ -98,7 +99,6 @@ def validate(
     ] = None,
 ) -> CommandAnswer:
     """Check manifests: every fault and warning, with file, field and reason."""
-    from pursuit.errors import ValidationFailed
     from pursuit.problems.catalogue import discover, manifests_in
     from pursuit.problems.secrecy import warnings_of
 
@@ -156,7 +156,6 @@ def serve(
 ) -> None:
     """Serve a problem: to one agent over stdio, or to many over HTTP."""
     from pursuit.cli.attempts import check_attempt, find_problem, serve_problem
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.policy.rules import parse_mode
     from pursuit.problems.catalogue import workspaces_of
     from pursuit.server import logs
@@ -232,7 +231,6 @@ def attempt(
 ) -> int:
     """Run a mission on a problem, and score it."""
     from pursuit.cli.attempts import AgentsRun, AttemptRun, find_problem
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.problems.catalogue import workspaces_of
 
     if agent and (proposer or label):

@@ -16,6 +16,7 @@ import typer
 from pursuit.cli.console import STYLES, CommandAnswer, Fact, Forms, Part, Screen, Styled, clean, line
 from pursuit.cli.context import Context, NoLedger, command, conduct
 from pursuit.cli.options import CursorOption, ForceOption, LimitOption, MissionId, OutputOption, check_choice
+from pursuit.errors import InvalidArgument, UpstreamUnavailable
 
 if TYPE_CHECKING:
     from pursuit.core.events import AnyEvent
@@ -102,7 +103,6 @@ def prompt(
 ) -> CommandAnswer:
     """Show exactly what is sent to the mission's language model next, or was sent."""
     from pursuit.cli import show
-    from pursuit.errors import UpstreamUnavailable
 
     async def next_request(runtime: Runtime) -> dict[str, Any]:
         await runtime.use_servers_of(mission_id)
@@ -179,7 +179,6 @@ def report(
 ) -> CommandAnswer:
     """Show the report of a mission, the final one if the mission has ended; or write its trials as a table."""
     from pursuit.cli.reports import format_of, report_answer, trials_answer, write_share
-    from pursuit.errors import InvalidArgument
 
     wanted = format_of(form, output, as_json=context.json)
     if full:

@@ -16,10 +16,9 @@ import typer
 from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, TableRows, facts_of, line
 from pursuit.cli.context import Context, Interrupted, NoLedger, WithContext, command, conduct, group
 from pursuit.cli.options import ModeOption, mission_ids
-from pursuit.errors import advice
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed, advice
 
 if TYPE_CHECKING:
-    from pursuit.errors import Fault
     from pursuit.page import Sessions
     from pursuit.server.bind import HttpBinding
     from pursuit.server.tokens import Right, Scope, Tokens
@@ -98,7 +97,6 @@ def serve(
     import os
 
     gc.disable()  # these imports make about 150,000 objects that stay: there is no garbage among them
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.server import logs
     from pursuit.server.serve import serve as serving
 
@@ -162,8 +160,6 @@ def serve_until_stopped(work: Callable[[], Awaitable[None]], *, hang_up: bool = 
 
 def transport_faults(context: Context, *, http: bool, socket: Path | None) -> list[Fault]:
     """The options that mean nothing for this transport and were given, even with their default values."""
-    from pursuit.errors import Fault
-
     sources = {name: context.click.get_parameter_source(name) for name in _TCP_OPTIONS}
     given = [_spelt(context, name) for name, source in sources.items() if source and source.name != "DEFAULT"]
     if socket is not None:
@@ -188,7 +184,6 @@ def http_door(
     socket: Path | None,
 ) -> HttpBinding:
     """Where HTTP clients connect, with a new token if there is none; other machines need one that a person made."""
-    from pursuit.errors import InvalidArgument
     from pursuit.server.bind import HttpBinding, check_bind, resolve
 
     tokens, oauth = tokens_of(context), None
@@ -360,7 +355,6 @@ def _made(
     scope: Sequence[str] | None = None,
     expires: str | None = None,
 ) -> CommandAnswer:
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.server.tokens import RIGHTS, SCOPES, role_of
 
     rights: list[Right] = [one for one in RIGHTS if one in may]

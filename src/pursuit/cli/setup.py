@@ -10,6 +10,7 @@ import typer
 from pursuit.cli.console import CommandAnswer, Fact, Hint, Note, Part, clean
 from pursuit.cli.context import Context, command
 from pursuit.cli.options import ForceOption, OutputOption, check_choice
+from pursuit.errors import Fault, ValidationFailed, advice
 
 if TYPE_CHECKING:
     from pursuit.config.trust import TrustedFolder
@@ -131,8 +132,6 @@ def _user(word: str) -> int:
     """The number of a user, by name or number."""
     import pwd
 
-    from pursuit.errors import Fault, ValidationFailed
-
     try:
         return int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid
     except KeyError:
@@ -145,7 +144,6 @@ def _workspaces(paths: list[Path]) -> list[TrustedFolder]:
     from pursuit.config.files import SESSIONS_FILE, TOKENS_FILE
     from pursuit.config.mission_file import load_mission_file
     from pursuit.config.trust import new_state, of_configuration, of_credentials, of_mission
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.problems.catalogue import workspaces_of
     from pursuit.problems.manifest import MANIFEST
     from pursuit.problems.manifest_reading import read_manifest
@@ -183,8 +181,6 @@ def _workspaces(paths: list[Path]) -> list[TrustedFolder]:
 
 
 def _check_arguments(directive: list[str], model: str | None) -> None:
-    from pursuit.errors import Fault, ValidationFailed, advice
-
     faults: list[Fault] = []
     if not " ".join(directive).strip():
         faults.append(Fault(field="DIRECTIVE", reason="it is empty; say the goal, such as “make the tests pass”"))
@@ -197,8 +193,6 @@ def _check_arguments(directive: list[str], model: str | None) -> None:
 
 
 def _write(output: Path, text: str) -> None:
-    from pursuit.errors import Fault, ValidationFailed
-
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -5,6 +5,7 @@ Listing creates no ledger; a call is recorded in the audit. What a server wrote 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from pursuit.cli.console import CommandAnswer, Hint, Note, Part, Screen, TableRows, clean, line
 from pursuit.cli.context import Context, Interrupted, command, conduct, group
 from pursuit.cli.options import ArgOption, ArgsJsonOption, ModeOption, read_arguments
+from pursuit.errors import ApprovalNeeded, Fault, InvalidArgument, ValidationFailed
 
 if TYPE_CHECKING:
     from pursuit.config.configuration import Configuration
@@ -72,7 +74,6 @@ def list_tools(
     """List every tool: reads, writes or destroys, runs in parallel, asks first."""
     from pursuit.config.mission_file import load_mission_file
     from pursuit.config.trust import of_mission
-    from pursuit.errors import InvalidArgument
     from pursuit.policy.rules import parse_mode
     from pursuit.runtime import open_toolbox
 
@@ -96,8 +97,6 @@ def list_tools(
 
 def require_same(file: MissionFile, configuration: Configuration) -> None:
     """Refuses a server of the mission file with the name of a different configured server, as a start does."""
-    from pursuit.errors import Fault, ValidationFailed
-
     reason = "the configuration has a different server of that name; rename one"
     known = {name: replace(server, operators=False) for name, server in configuration.servers.items()}
     faults = [
@@ -121,7 +120,6 @@ def call(
 ) -> CommandAnswer | int:
     """Call one tool, under policy, and show its result."""
     from pursuit.cli.errors import root_cause
-    from pursuit.errors import ApprovalNeeded
 
     arguments = read_arguments(arg or (), args_json)
     approve = _approver(context.screen, yes=yes)
@@ -239,8 +237,6 @@ def _reasons(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _result(answer: ToolResult) -> Iterator[Part]:
     """A tool's result: text as it is, other blocks by their type, structured content if there are none."""
-    import json
-
     if answer.is_error:
         yield Note("the tool returned an error:")
     shown = [_block(block) for block in answer.content]

@@ -10,6 +10,7 @@ import typer
 
 from pursuit.cli.console import CommandAnswer, Fact, Hint, TableRows
 from pursuit.cli.context import Context, WithContext, command, stop_signals
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 
 if TYPE_CHECKING:
     from pursuit.ledger.placement import Placement, WorkerRow
@@ -52,7 +53,6 @@ def worker(
     from pursuit import __version__
     from pursuit.cli.task_run import seconds_of
     from pursuit.core.mission import QUEUE
-    from pursuit.errors import Fault, ValidationFailed
     from pursuit.ledger.placement import QUEUE_NAME
     from pursuit.server import logs
 
@@ -112,7 +112,6 @@ async def _serve(opened: Runtime, settings: dict[str, Any]) -> None:
 
 def _require_shared(context: Context) -> None:
     """Refuses a ledger in a file before anything is made."""
-    from pursuit.errors import InvalidArgument
     from pursuit.ledger.opening import address_of
 
     if address_of(context.ledger_path) is None:
