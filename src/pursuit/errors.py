@@ -1,34 +1,4 @@
-"""The errors that callers of Pursuit get, as one tree.
-
-    PursuitError                 the base class: code, message, details, exit_code
-      ValidationFailed           validation_error: the input is wrong; carries every fault at once
-      InvalidArgument            invalid_argument: the call does not fit this mission
-      SessionNotFound            session_not_found: no mission has that id
-      SessionTerminal            session_terminal: the mission has ended
-      SessionPaused              session_paused: resume it first
-      NotPaused                  not_paused: there is nothing to resume
-      NoIterations               no_iterations: nothing has been run yet
-      Conflict                   conflict: another process drives it, or its stream has new events
-        Fenced                   this process lost its lease on a mission, and stops
-        Overtaken                the requested step has already run; the caller gets its result
-      LedgerUnavailable          ledger_unavailable: disk full, read-only, or not a ledger of Pursuit
-      LedgerTooNew               ledger_too_new: written by a newer release
-      UpstreamUnavailable        upstream_unavailable: a server cannot be reached
-      PolicyDenied               policy_denied: policy does not allow this call
-      NotTrusted                 not_trusted: a file starts processes, and this user has not accepted that
-      ApprovalNeeded             approval_needed: a person must approve the call, and none can be asked
-      TaskNotFound               task_not_found: no task of this requestor has that id
-      TaskTerminal               task_terminal: the task has ended
-      TooManyTasks               too_many_tasks: a limit on tasks is reached
-      LimitReached               limit_reached: a ceiling of a client is reached; carries its name and when it frees
-      PathTraversal              path_traversal_detected: an argument has a `..` segment
-      ProblemNotFound            problem_not_found: no problem has that id
-      AttemptNotFound            attempt_not_found: no attempt has that id
-      AlreadySubmitted           already_submitted: an attempt has one submission; carries its receipt
-      BudgetExhausted            budget_exhausted: a budget of a problem is spent; carries its name
-      ModelUnavailable           model_unavailable: a language model is unknown, or its key is missing
-      ProposerNotHere            proposer_not_here: the mission's proposer is code that this process was not given
-      ExtraMissing               extra_missing: an optional dependency is not installed
+"""The errors that callers of Pursuit get, as one tree below `PursuitError`; the first line of a class has its code.
 
 A tool that fails raises none of these: its failure is an outcome, a value in the ledger.
 """
@@ -114,7 +84,7 @@ class ValidationFailed(PursuitError, code="validation_error", exit_code=2):
 
 
 class InvalidArgument(PursuitError, code="invalid_argument", exit_code=2):
-    """The arguments are well formed but do not fit this mission."""
+    """The call is well formed but does not fit this mission."""
 
 
 class SessionNotFound(PursuitError, code="session_not_found", exit_code=2):
@@ -126,11 +96,11 @@ class SessionTerminal(PursuitError, code="session_terminal", exit_code=2):
 
 
 class SessionPaused(PursuitError, code="session_paused", exit_code=4):
-    """The mission is paused."""
+    """The mission is paused: resume it first."""
 
 
 class NotPaused(PursuitError, code="not_paused", exit_code=2):
-    """The mission is neither paused nor failed."""
+    """The mission is neither paused nor failed: there is nothing to resume."""
 
 
 class NoIterations(PursuitError, code="no_iterations", exit_code=2):
@@ -150,7 +120,7 @@ class Overtaken(Conflict):
 
 
 class LedgerUnavailable(PursuitError, code="ledger_unavailable"):
-    """The ledger cannot be opened, read or written."""
+    """The ledger cannot be opened, read or written: disk full, read-only, or not a ledger of Pursuit."""
 
 
 class LedgerTooNew(LedgerUnavailable, code="ledger_too_new", exit_code=2):
@@ -214,7 +184,7 @@ class ProposerNotHere(PursuitError, code="proposer_not_here", exit_code=2):
 
 
 class ModelUnavailable(PursuitError, code="model_unavailable", exit_code=2):
-    """A language model cannot be asked from here."""
+    """A language model is unknown, or its key is missing here."""
 
 
 class ExtraMissing(PursuitError, code="extra_missing", exit_code=2):

@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -76,10 +76,6 @@ from pursuit.runtime import OWN_FILES, Runtime
 from pursuit.sandbox import Sandbox
 from pursuit.service.comparison import compared
 from pursuit.service.queries import new_mission_id, require_id
-
-if TYPE_CHECKING:
-    from pursuit.server.bind import HttpBinding
-    from pursuit.server.problems.server import ProblemOptions
 
 DEFAULT_SECONDS = 3_600.0
 """The time limit of a mission on a problem that has none."""
@@ -171,10 +167,7 @@ class AttemptRun:
 
     def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
         """The mission; its server and its judge name the file of this problem, not its id."""
-        shared = ["--state", str(self._context.ledger_path.absolute())]
-        config = self._context.configuration_path
-        if config is not None:
-            shared += ["--config", str(config)]
+        shared = self._shared()
         name, own = str(self._problem.path), self.attempt_id
         # This command was allowed to start the problem; what it starts must not ask again.
         judge = ["-m", "pursuit", "problem", "replay", own, "--solved", "--problem", name, "--trust", *shared]
@@ -189,6 +182,12 @@ class AttemptRun:
             max_seconds=max_seconds or seconds,
         )
         return mission_for(self._problem, plan)
+
+    def _shared(self) -> list[str]:
+        """The options that lead another command to this ledger and configuration."""
+        config = self._context.configuration_path
+        own = ["--state", str(self._context.ledger_path.absolute())]
+        return own if config is None else [*own, "--config", str(config)]
 
     def _caps(self) -> tuple[int, float]:
         """Iterations and seconds: the baseline's for proposers without an agent, else what the brief says."""
@@ -249,12 +248,8 @@ class AgentsRun(AttemptRun):
                 await _open_attempt(runtime, self._problem, mission_id)
 
     def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
-        shared = ["--state", str(self._context.ledger_path.absolute())]
-        config = self._context.configuration_path
-        if config is not None:
-            shared += ["--config", str(config)]
         # Agents are told the command of a check: a file keeps the folder of the hidden tests out of it.
-        words = ["problem", "submit", str(self._problem.path), "--trust", *shared]
+        words = ["problem", "submit", str(self._problem.path), "--trust", *self._shared()]
         launcher = self._folder.with_suffix(".py")
         write_whole(launcher, f"from pursuit.cli.main import main\n\nmain({words!r})\n")
         plan = AgentsPlan(
@@ -374,17 +369,17 @@ def find_problem(word: str, directories: Sequence[Path]) -> Manifest:
 
     A path means exactly the file it leads to. An id that two problems have is a fault.
     """
-    return _find(word, directories, [])
+    return find_problems([word], directories)[0]
 
 
 def find_problems(words: Iterable[str], directories: Sequence[Path]) -> list[Manifest]:
     """The problems of these words, each once; reports all unknown words at once."""
-    looked: list[Found] = []
+    look = cache(lambda: discover_all(directories))
     problems: dict[Path, Manifest] = {}
     wrong: list[PursuitError] = []
     for word in words:
         try:
-            one = _find(word, directories, looked)
+            one = _find(word, look)
         except (ProblemNotFound, ValidationFailed) as error:
             if error.message not in [other.message for other in wrong]:
                 wrong.append(error)
@@ -400,15 +395,13 @@ def find_problems(words: Iterable[str], directories: Sequence[Path]) -> list[Man
     return list(problems.values())
 
 
-def _find(word: str, directories: Sequence[Path], looked: list[Found]) -> Manifest:
+def _find(word: str, look: Callable[[], Found]) -> Manifest:
     path = Path(word)
     if word.endswith(".toml"):
         return read_manifest(path)
     if word and (word != path.name or word == ".."):  # an id has no slash and is not `.`
         return read_manifest(_manifest_in(path))
-    if not looked:
-        looked.append(discover_all(directories))
-    (found,) = looked
+    found = look()
     twice = [one for one in found.faults if one.field == "problem_id" and one.reason.startswith(repr(word))]
     if twice:
         raise ValidationFailed(twice, f"{word!r} is the id of more than one problem; name the file that you mean")
@@ -485,21 +478,6 @@ def check_attempt(
             further = "all clients share it; with --attempt attempt-NAME they share a new one"
             raise InvalidArgument(f"{error.message}: {further}", attempt_id=attempt_id) from None
     return attempt_id
-
-
-async def serve_problem(
-    problem: Manifest, options: ProblemOptions, door: HttpBinding | None, *, listening: Callable[[str], None]
-) -> None:
-    """Serves a problem over standard input and output until that ends, or over HTTP until it is stopped."""
-    from pursuit.server.problems.server import problem_server
-    from pursuit.server.stdio import serve_stdio
-
-    if door is None:
-        await serve_stdio(problem_server(problem, options), any_text=True)
-        return
-    from pursuit.server.http import serve_http
-
-    await serve_http(problem_server(problem, options, many=True), door, any_text=True, listening=listening)
 
 
 def compare_attempts(

@@ -181,13 +181,6 @@ class Edit:
     name: str
     entry: dict[str, Any] | None
 
-    def by_hand(self) -> str:
-        """What a person can do instead."""
-        if self.entry is None:
-            return f"remove {self.name!r} from {self.within!r} yourself"
-        shown = json.dumps({self.within: {self.name: self.entry}}, indent=2, ensure_ascii=False)
-        return f"add this to it yourself:\n\n{shown}\n"
-
 
 def read_file(path: Path) -> ClientFile:
     """Reads the file, through a link if it is one. Raises `InvalidArgument` if it cannot be read."""
@@ -252,7 +245,12 @@ def write_file(file: ClientFile, text: str, *, private: bool = False) -> Path | 
         if isinstance(error, OSError):
             raise _impossible(file.path, "written", error) from None
         raise
-    _sync_folder(file.path.parent)
+    with suppress(OSError):  # some file systems cannot sync a folder; the file itself is on the disk
+        descriptor = os.open(file.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     return backup
 
 
@@ -323,15 +321,6 @@ def _fill(descriptor: int, data: bytes, like: os.stat_result | None, *, private:
         os.fsync(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # some file systems cannot; the file itself is on the disk
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def _bytes(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
@@ -340,9 +329,12 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _refuse(file: ClientFile, edit: Edit, reason: str) -> InvalidArgument:
-    message = f"{file.path} {reason}; nothing was changed. You can {edit.by_hand()}"
-    entry = {} if edit.entry is None else {"entry": {edit.within: {edit.name: edit.entry}}}
-    return InvalidArgument(message, file=str(file.path), **entry)
+    refused = f"{file.path} {reason}; nothing was changed. You can"
+    if edit.entry is None:
+        return InvalidArgument(f"{refused} remove {edit.name!r} from {edit.within!r} yourself", file=str(file.path))
+    entry = {edit.within: {edit.name: edit.entry}}
+    shown = json.dumps(entry, indent=2, ensure_ascii=False)
+    return InvalidArgument(f"{refused} add this to it yourself:\n\n{shown}\n", file=str(file.path), entry=entry)
 
 
 def _impossible(path: Path, action: str, error: Exception) -> InvalidArgument:

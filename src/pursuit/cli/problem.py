@@ -155,11 +155,12 @@ def serve(
     trust: _TrustOption = False,
 ) -> None:
     """Serve a problem: to one agent over stdio, or to many over HTTP."""
-    from pursuit.cli.attempts import check_attempt, find_problem, serve_problem
+    from pursuit.cli.attempts import check_attempt, find_problem
     from pursuit.policy.rules import parse_mode
     from pursuit.problems.catalogue import workspaces_of
     from pursuit.server import logs
-    from pursuit.server.problems.server import NESTED, ProblemOptions
+    from pursuit.server.problems.server import NESTED, ProblemOptions, problem_server
+    from pursuit.service.audit import local_subject
 
     if faults := serving.transport_faults(context, http=http, socket=socket):
         raise ValidationFailed(faults, "wrong options; nothing was served")
@@ -177,6 +178,8 @@ def serve(
         door = serving.http_door(
             context, host=host, port=port, allow_host=allow_host, require_token=require_token, socket=socket
         )
+    # Over stdio an attempt is this user's, and of the agent that the operator names.
+    own = f"{local_subject()} as {label}" if label else local_subject()
     options = ProblemOptions(
         state=context.ledger_path,
         config=context.configuration,
@@ -186,17 +189,21 @@ def serve(
         attempt_id=attempt_id,
         label=label,
         mission=mission,
-        subject=None if http or attempt_id or NESTED in os.environ else _stdio_subject(label),
+        subject=None if http or attempt_id or NESTED in os.environ else own,
     )
-    address = serving.print_address(context, door)
-    serving.serve_until_stopped(lambda: serve_problem(problem, options, door, listening=address))
 
+    async def work() -> None:
+        if door is None:
+            from pursuit.server.stdio import serve_stdio
 
-def _stdio_subject(label: str) -> str:
-    """Whose attempt it is over stdio: this user's, and of the agent that the operator names."""
-    from pursuit.service.audit import local_subject
+            await serve_stdio(problem_server(problem, options), any_text=True)
+        else:
+            from pursuit.server.http import serve_http
 
-    return f"{local_subject()} as {label}" if label else local_subject()
+            server = problem_server(problem, options, many=True)
+            await serve_http(server, door, any_text=True, listening=serving.print_address(context, door))
+
+    serving.serve_until_stopped(work)
 
 
 @command(app)

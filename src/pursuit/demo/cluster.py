@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,10 +75,9 @@ class Driven:
 
     status: str = "pending"
     drivers: list[int] = field(default_factory=list[int])
-    iterations: int = 0
     calls: int = 0
     unknown: int = 0
-    by: dict[int, int] = field(default_factory=dict[int, int])
+    by: Counter[int] = field(default_factory=Counter[int])
     """Iterations of each process."""
 
 
@@ -95,8 +95,7 @@ async def look(ledger: Ledger) -> dict[str, Driven]:
                 case CallSettled(outcome="unknown"):
                     one.unknown += 1
                 case IterationEnded():
-                    one.iterations += 1
-                    one.by[one.drivers[-1]] = one.by.get(one.drivers[-1], 0) + 1
+                    one.by[one.drivers[-1]] += 1
                 case _:
                     pass
     return dict(reversed(found.items()))
@@ -163,7 +162,7 @@ class Show:
                     return
                 if killed is None and (killed := self._tired(found)) is not None:
                     os.kill(killed, signal.SIGKILL)
-                    mine = [name for name, one in found.items() if self._drives(one) == killed]
+                    mine = [one for one in found.values() if one.drivers[-1:] == [killed] and one.status not in ENDED]
                     self.say(
                         f"*** kill -9 {self.workers[killed]} (process {killed}), which drives {len(mine)} missions"
                     )
@@ -176,15 +175,12 @@ class Show:
                 taken = f", after {self._name(one.drivers[count - 1])}" if count else ""
                 self.say(f"{self._name(pid)} drives {name}{taken}")
             if one.status in ENDED and old.status not in ENDED:
-                self.say(f"{self._name(one.drivers[-1])} ends {name}: {one.status}, {one.iterations} iterations")
-
-    def _drives(self, one: Driven) -> int | None:
-        return one.drivers[-1] if one.drivers and one.status not in ENDED else None
+                self.say(f"{self._name(one.drivers[-1])} ends {name}: {one.status}, {one.by.total()} iterations")
 
     def _tired(self, found: dict[str, Driven]) -> int | None:
         """The first worker that has finished a few iterations."""
-        done = {pid: sum(one.by.get(pid, 0) for one in found.values()) for pid in self.workers}
-        return next((pid for pid, count in done.items() if count >= TIRED_AFTER), None)
+        done = sum((one.by for one in found.values()), Counter[int]())
+        return next((pid for pid in self.workers if done[pid] >= TIRED_AFTER), None)
 
     def _name(self, pid: int) -> str:
         return self.workers.get(pid, f"process {pid}")
@@ -193,10 +189,9 @@ class Show:
         """Who drove what."""
         rows = [("mission", "status", "iterations", "calls", "unknown", "driven by (iterations)")]
         for name, one in found.items():
-            drivers = ", then ".join(f"{self._name(pid)} ({one.by.get(pid, 0)})" for pid in dict.fromkeys(one.drivers))
-            rows.append((name, one.status, str(one.iterations), str(one.calls), str(one.unknown), drivers))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+            drivers = ", then ".join(f"{self._name(pid)} ({one.by[pid]})" for pid in dict.fromkeys(one.drivers))
+            rows.append((name, one.status, str(one.by.total()), str(one.calls), str(one.unknown), drivers))
+        return ["{:<26}{:<12}{:<12}{:<7}{:<9}{}".format(*row) for row in rows]
 
     def end(self) -> None:
         """Ends the workers that are left."""
