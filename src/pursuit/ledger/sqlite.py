@@ -27,7 +27,6 @@ from pursuit.ledger.contract import (
     Anywhere,
     AppendOptions,
     Bell,
-    Claim,
     Draft,
     Folds,
     FoundStream,
@@ -236,31 +235,20 @@ def stream_row(row: tuple[int, str, str, str, float, float, int, bytes, str]) ->
     )
 
 
-def page_query(
-    *,
-    kind: str | None = None,
-    status: str | Sequence[str] | None = None,
-    since: float | None = None,
-    until: float | None = None,
-    cursor: str | None = None,
-    limit: int = 100,
-) -> tuple[str, list[Any]]:
+def page_query(**wanted: Unpack[StreamFilter]) -> tuple[str, list[Any]]:
     """The rest of a query for a page of streams, and its values; the last one is the number of rows to read.
 
     It is one more than the limit, which tells whether there is a next page.
     """
+    limit, status, cursor = wanted.get("limit", 100), wanted.get("status"), wanted.get("cursor")
     if limit < 1:
         raise InvalidArgument(f"a page needs a limit of at least 1, not {limit}", limit=limit)
+    single = (("kind = ?", "kind"), ("created_at >= ?", "since"), ("created_at < ?", "until"))
     conditions: list[tuple[str, Sequence[Any]]] = [("1 = 1", ())]
-    if kind is not None:
-        conditions.append(("kind = ?", (kind,)))
+    conditions += [(text, (wanted[name],)) for text, name in single if wanted.get(name) is not None]
     if status is not None:
         some = (status,) if isinstance(status, str) else status
         conditions.append((f"status IN ({', '.join('?' for _ in some)})" if some else "1 = 0", some))
-    if since is not None:
-        conditions.append(("created_at >= ?", (float(since),)))
-    if until is not None:
-        conditions.append(("created_at < ?", (float(until),)))
     if cursor is not None:
         conditions.append(("(created_at, id) < (?, ?)", read_cursor(cursor)))
     where = " AND ".join(text for text, _ in conditions)
@@ -419,32 +407,22 @@ class SqliteLedger:
 
 
 def new_request(
-    stream: str,
-    expected: int | Anywhere,
-    events: Sequence[Draft],
-    *,
-    kind: str = "mission",
-    status: str | None = None,
-    summary: Mapping[str, Any] | None = None,
-    blobs: Mapping[str, bytes] | None = None,
-    text: str | None = None,
-    by: Bell | None = None,
-    claim: Claim | None = None,
+    stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
 ) -> AppendRequest:
     """An append as the writer takes it; what is not well formed is `InvalidArgument`."""
     require_name(stream)
+    kind, status, summary = options.get("kind", "mission"), options.get("status"), options.get("summary")
+    text, blobs, claim = options.get("text"), options.get("blobs") or {}, options.get("claim")
     if not events and status is None and summary is None and text is None:
         why = f"an append to stream {stream} needs an event, a status, a summary or a text"
         raise InvalidArgument(why, stream=stream)
     _check_drafts(stream, events)
-    _check_text("kind", kind)
-    if status is not None:
-        _check_text("status", status)
+    for name, given in (("kind", kind), ("status", status), ("text", text)):
+        if given is not None:
+            _check_text(name, given)
     if status == FORGOTTEN:
         raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
-    if text is not None:
-        _check_text("text", text)
-    for digest, body in blobs.items() if blobs else ():
+    for digest, body in blobs.items():
         if sha256(body).hexdigest() != digest:
             raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
     return AppendRequest(
@@ -454,9 +432,9 @@ def new_request(
         kind=kind,
         status=status,
         summary=None if summary is None else _summary_text(summary),
-        blobs=tuple(blobs.items()) if blobs else (),
+        blobs=tuple(blobs.items()),
         text=text,
-        by=by,
+        by=options.get("by"),
         epoch=None if claim is None else claim.epoch,
     )
 

@@ -7,8 +7,9 @@ compared with something that cannot be edited unnoticed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from pursuit.core.approvals import Questions
 from pursuit.core.attempts import AttemptOpened, AttemptState, advance_attempt, decode_attempt, fold_attempt
@@ -39,115 +40,96 @@ from pursuit.tasks.store import KIND as TASK
 MISSION = "mission"
 
 
-class _Mission:
-    def __init__(self, _stream: str) -> None:
-        self._state: MissionState | None = None
-        self._digests: set[str] = set()
-        self._report: str | None = None
+S = TypeVar("S")
+
+
+class _Fold(Generic[S]):
+    """The state of a stream after its events, and the blobs that these name."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.state: S | None = None
+        self.digests: set[str] = set()
+
+    def step(self, type_: str, body: bytes) -> None:
+        raise NotImplementedError
+
+    def row(self, state: S, /) -> Folded:
+        raise NotImplementedError
+
+    def result(self) -> Folded | None:
+        return None if self.state is None else replace(self.row(self.state), digests=frozenset(self.digests))
+
+
+class _Mission(_Fold[MissionState]):
+    report: str | None = None
 
     def step(self, type_: str, body: bytes) -> None:
         event = decode(type_, body)
-        self._state = advance(self._state, event)
-        self._digests.update(filter(None, event.blobs()))
+        self.state = advance(self.state, event)
+        self.digests.update(filter(None, event.blobs()))
         if isinstance(event, ReportWritten):
-            self._report = event.digest
+            self.report = event.digest
 
-    def result(self) -> Folded | None:
-        if self._state is None:
-            return None
-        row = listing_of(self._state)
-        return Folded(
-            kind=MISSION,
-            statuses=frozenset((row.status,)),
-            summary=row.summary(),
-            later=frozenset(("run_goal", "queue")),
-            digests=frozenset(self._digests),
-            report=self._report,
-        )
+    def row(self, state: MissionState, /) -> Folded:
+        row, later = listing_of(state), frozenset(("run_goal", "queue"))
+        statuses = frozenset((row.status,))
+        return Folded(kind=MISSION, statuses=statuses, summary=row.summary(), later=later, report=self.report)
 
 
-class _Task:
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._state: TaskState | None = None
-        self._digests: set[str] = set()
-
+class _Task(_Fold[TaskState]):
     def step(self, type_: str, body: bytes) -> None:
         event = decode_task(body)
-        if self._state is None:
-            self._state = fold_task(self._stream, [event])
+        if self.state is None:
+            self.state = fold_task(self.stream, [event])
         else:
-            advance_task(self._state, event)
+            advance_task(self.state, event)
         if isinstance(event, TaskSettled) and event.blob is not None:
-            self._digests.add(event.blob)
+            self.digests.add(event.blob)
 
-    def result(self) -> Folded | None:
-        if self._state is None:
-            return None
-        return Folded(
-            kind=TASK,
-            statuses=frozenset((self._state.status,)),
-            summary=task_summary(self._state),
-            digests=frozenset(self._digests),
-        )
+    def row(self, state: TaskState, /) -> Folded:
+        return Folded(kind=TASK, statuses=frozenset((state.status,)), summary=task_summary(state))
 
 
-class _Attempt:
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._state: AttemptState | None = None
-
+class _Attempt(_Fold[AttemptState]):
     def step(self, type_: str, body: bytes) -> None:
         event = decode_attempt(body)
-        if self._state is None:
-            self._state = fold_attempt(self._stream, [event])
+        if self.state is None:
+            self.state = fold_attempt(self.stream, [event])
         else:
-            advance_attempt(self._state, event)
+            advance_attempt(self.state, event)
 
-    def result(self) -> Folded | None:
-        if self._state is None:
-            return None
-        return Folded(kind=ATTEMPT, statuses=frozenset((self._state.status,)), summary=attempt_summary(self._state))
+    def row(self, state: AttemptState, /) -> Folded:
+        return Folded(kind=ATTEMPT, statuses=frozenset((state.status,)), summary=attempt_summary(state))
 
 
-class _Gateway:
-    def __init__(self, _stream: str) -> None:
-        self._questions = Questions()
-        self._closed = False
-        self._at = 0.0
-        self._digests: set[str] = set()
+class _Gateway(_Fold[Questions]):
+    closed = False
+    at = 0.0
 
     def step(self, type_: str, body: bytes) -> None:
         event = decode_gateway(body)
-        self._questions.apply(event)
-        self._closed = self._closed or isinstance(event, GatewayClosed)
+        self.state = Questions() if self.state is None else self.state
+        self.state.apply(event)
+        self.closed = self.closed or isinstance(event, GatewayClosed)
         if isinstance(event, GatewayApprovalAsked) and event.whole is not None:
-            self._digests.add(event.whole)
-        self._at = event.at
+            self.digests.add(event.whole)
+        self.at = event.at
 
-    def result(self) -> Folded:
-        return Folded(kind=GATEWAY, statuses=self._statuses(), summary={}, digests=frozenset(self._digests))
-
-    def _statuses(self) -> frozenset[str]:
-        """A gateway writes its status when it appends; whether a question still waited then, only its clock knew."""
-        if self._questions.waits(self._at):
-            return frozenset((ASKING,))
-        quiet = "closed" if self._closed else "open"
-        return frozenset((quiet, ASKING) if self._questions.asked else (quiet,))
+    def row(self, state: Questions, /) -> Folded:
+        # A gateway writes its status when it appends; whether a question still waited then, only its clock knew.
+        quiet = "closed" if self.closed else "open"
+        statuses = (ASKING,) if state.waits(self.at) else (quiet, ASKING) if state.asked else (quiet,)
+        return Folded(kind=GATEWAY, statuses=frozenset(statuses), summary={})
 
 
-class _Usage:
-    def __init__(self, _stream: str) -> None:
-        self._usage: Usage | None = None
-
+class _Usage(_Fold[Usage]):
     def step(self, type_: str, body: bytes) -> None:
         event = decode_usage(body)
-        self._usage = (self._usage or Usage(subject=event.subject)).after(event)
+        self.state = (self.state or Usage(subject=event.subject)).after(event)
 
-    def result(self) -> Folded | None:
-        if self._usage is None:
-            return None
-        return Folded(kind=USAGE, statuses=frozenset(("open",)), summary=asdict(self._usage))
+    def row(self, state: Usage, /) -> Folded:
+        return Folded(kind=USAGE, statuses=frozenset(("open",)), summary=asdict(state))
 
 
 class _Log:

@@ -485,13 +485,11 @@ class Tasks:
             return False
         return await (await self.host()).take_up(state)
 
-    async def prune(
-        self, *, keep: int | None = None, older_than: float | None = None, caller: Caller | None = None
-    ) -> list[str]:
+    async def prune(self, *, keep: int | None = None, older_than: float | None = None) -> list[str]:
         """Removes ended tasks with their output: those too old, and the oldest of too many. Never a running one."""
         said = {"keep": keep, "older_than": older_than}
         host = await self.host()
-        async with self._audit.control(caller or self._caller, "task prune", None, said):
+        async with self._audit.control(self._caller, "task prune", None, said):
             return await host.retention.prune(keep=keep, older_than=older_than)
 
     async def catch_up(self) -> None:
