@@ -64,8 +64,7 @@ def verify(
         what = without_password(address_of(path) or str(path))
     if sign is not None and found.ok:
         return _sign(sign, output, found.root)
-    keys = ("ok", "streams", "events", "blobs", "root", "faults")
-    return show.verification(str(what), {key: getattr(found, key) for key in keys})
+    return show.verification(str(what), found)
 
 
 def _check_words(file: Path | None, signing: dict[str, Path | None], *, output: Path | None, key: str | None) -> None:

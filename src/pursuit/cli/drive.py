@@ -303,7 +303,7 @@ class Drive:
         files = await self._files(runtime, status)
         attempt = await ended_attempt(runtime, status)
         found = {} if attempt is None else {"attempt": attempt.as_dict()}
-        parts: list[Part] = [show.mission_parts(self.context, status)]
+        parts: list[Part] = [show.mission(self.context, status)]
         if attempt is not None:
             parts.append(attempt.parts())
         if files:

@@ -36,7 +36,8 @@ async def status(context: Context, *, mission_id: MissionId) -> CommandAnswer:
     """Show a mission's status: criteria with their evidence, budget, verdict."""
     from pursuit.cli import show
 
-    return show.mission(context, await context.service.status(mission_id))
+    found = await context.service.status(mission_id)
+    return CommandAnswer(found, show.mission(context, found))
 
 
 @command(app, "list", epilog="Example:  pursuit list --status running --limit 10", reads=True)
@@ -63,7 +64,7 @@ def list_missions(
         # Without a ledger there are no missions yet. A ledger that was named may be a typing error.
         if context.state is not None or os.environ.get(STATE_VARIABLE):
             context.screen.note(f"note: {error.message}")
-    return show.listing(context, page)
+    return CommandAnswer(page, show.listing(context, page))
 
 
 @command(app, reads=True)
@@ -114,7 +115,7 @@ def prompt(
         )
     except UpstreamUnavailable:  # nothing was sent yet, so the tools are not recorded
         found = context.drive(next_request)
-    return show.requests(found, tokens=tokens)
+    return CommandAnswer(found, show.requests(found, tokens=tokens))
 
 
 @command(app, json_lines=True, epilog="Example:  pursuit replay ID --model openai:gpt-5-mini")
@@ -205,7 +206,8 @@ async def lessons(
     """Search the lessons of ended missions, best match first."""
     from pursuit.cli import show
 
-    return show.lessons(await context.service.lessons(" ".join(words), limit=limit))
+    found = await context.service.lessons(" ".join(words), limit=limit)
+    return CommandAnswer(found, show.lessons(found["missions"]))
 
 
 @command(app, reads=True)
@@ -320,7 +322,7 @@ async def _show_end(context: Context, mission_id: str, *, interrupted: bool) -> 
 
     status = await context.service.status(mission_id)
     if context.screen.rich:
-        context.screen.render(show.mission(context, status))
+        context.screen.render(CommandAnswer(status, show.mission(context, status)))
     elif interrupted:
         resume = show.continue_command(context, status)
         data = {key: status[key] for key in ("session_id", "status", "resume") if key in status}

@@ -314,7 +314,7 @@ def make(
                 how = "give it after `new`" if subcommand == "new" else f"`{subcommand}` takes none"
                 raise typer.BadParameter(f"{option} makes a token; {how}")
         return None
-    return _made(context, name, operator=operator)
+    return new_token(context, name=name, operator=operator)
 
 
 @command(token_app, "new", epilog="Example:  pursuit token new ci --expires 30d --scope missions:read")
@@ -343,25 +343,13 @@ def new_token(
     ] = None,
 ) -> CommandAnswer:
     """Make a bearer token, also with further rights, fewer scopes or an expiry."""
-    return _made(context, name, operator=operator, may=may or (), scope=scope, expires=expires)
-
-
-def _made(
-    context: Context,
-    name: str | None,
-    *,
-    operator: bool,
-    may: Sequence[str] = (),
-    scope: Sequence[str] | None = None,
-    expires: str | None = None,
-) -> CommandAnswer:
     from pursuit.server.tokens import RIGHTS, SCOPES, role_of
 
-    rights: list[Right] = [one for one in RIGHTS if one in may]
+    rights: list[Right] = [one for one in RIGHTS if one in (may or ())]
     scopes: list[Scope] | None = None if scope is None else [one for one in SCOPES if one in scope]
     faults = [
         Fault(field="--may", reason=f"{one[:80]!r} is not a right; there is approve-own")
-        for one in may
+        for one in may or ()
         if one not in RIGHTS
     ]
     faults += [
@@ -455,7 +443,7 @@ def _schedule_parts(rows: Sequence[dict[str, Any]]) -> Iterator[Part]:
         yield Hint(f"there are no schedules; write this above the tables of pursuit.toml: {write}")
         return
     columns = ("schedule", "cron", "next", "last run", "missed", "mission file")
-    yield TableRows(columns, [[line(row["name"]), row["cron"], *_schedule_cells(row)] for row in rows])
+    yield TableRows(columns, [_schedule_cells(row) for row in rows])
     for row in rows:
         if reason := row.get("last_run", {}).get("reason"):
             yield Note(f"{row['name']}: the last run was refused: {reason}")
@@ -464,13 +452,12 @@ def _schedule_parts(rows: Sequence[dict[str, Any]]) -> Iterator[Part]:
 
 
 def _schedule_cells(row: dict[str, Any]) -> list[str]:
-    """When it is due next, how its last run stands, what was missed, and its file."""
     from pursuit.reports.wording import moment
 
     last = row.get("last_run")
     run = "none" if last is None else f"{last['session_id']} {last['status']}"
     missed = f"{row['missed']} (last {moment(row['last_missed_at'])})" if row.get("missed") else "0"
-    return [moment(row["next_at"]), run, missed, row["mission"]]
+    return [line(row["name"]), row["cron"], moment(row["next_at"]), run, missed, row["mission"]]
 
 
 def tokens_of(context: Context) -> Tokens:

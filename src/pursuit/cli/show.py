@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pursuit.cli.console import (
@@ -18,6 +19,7 @@ from pursuit.cli.console import (
     Forms,
     Hint,
     Part,
+    Styled,
     TableRows,
     budget_parts,
     clean,
@@ -31,6 +33,7 @@ from pursuit.core.proposing import settings_type
 from pursuit.core.report import way_on
 from pursuit.core.state import MissionState
 from pursuit.errors import SessionTerminal, advice
+from pursuit.ledger.contract import Verification
 from pursuit.reports.wording import (
     best_words,
     compact,
@@ -46,13 +49,8 @@ from pursuit.reports.wording import (
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
-def mission(context: Context, status: Mapping[str, Any]) -> CommandAnswer:
+def mission(context: Context, status: Mapping[str, Any]) -> Part:
     """Everything about one mission but its history."""
-    return CommandAnswer(status, mission_parts(context, status))
-
-
-def mission_parts(context: Context, status: Mapping[str, Any]) -> Part:
-    """The same for a person."""
     return Forms(_mission_plain(context, status), lambda _width: _mission_rich(context, status))
 
 
@@ -233,12 +231,8 @@ def _aim(row: Mapping[str, Any]) -> str:
     return line(row["directive"], 200) + (f" (child of {row['parent']})" if "parent" in row else "")
 
 
-def listing(context: Context, page: Mapping[str, Any]) -> CommandAnswer:
+def listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
     """Missions, newest first."""
-    return CommandAnswer(page, _listing(context, page))
-
-
-def _listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
     found = page["sessions"]
     rows = [(row["session_id"], _standing(row), str(row["iteration_count"])) for row in found]
     cells = [(*row, moment(one["created_at"]), _aim(one)) for row, one in zip(rows, found, strict=True)]
@@ -259,12 +253,8 @@ def _standing(row: Mapping[str, Any]) -> str:
     return f"waiting for {row['waiting_for']}" if "waiting_for" in row else str(row["status"])
 
 
-def lessons(found: Mapping[str, Any]) -> CommandAnswer:
+def lessons(missions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
     """What ended missions learned: a line for each, then its lessons after a tab."""
-    return CommandAnswer(found, _lessons(found["missions"]))
-
-
-def _lessons(missions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
     for row in missions:
         yield f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}"
         for lesson in row["lessons"]:
@@ -321,24 +311,19 @@ def _iteration(row: Mapping[str, Any], *, full: bool) -> Iterator[Part]:
         yield f"  {line(row['rationale'])}"
 
 
-def verification(what: str, found: Mapping[str, Any]) -> CommandAnswer:
+def verification(what: str, found: Verification) -> CommandAnswer:
     """What a check of the hash chains found; the exit code is 1 if anything was changed."""
-    ok = found["ok"]
-    counts = ", ".join(f"{figure(found[key])} {key}" for key in ("streams", "events", "blobs"))
+    ok = found.ok
+    intact = Styled(("intact", "bold green") if ok else ("not intact", "bold red"), f"  {what}")
+    counts = ((found.streams, "streams"), (found.events, "events"), (found.blobs, "blobs"))
     return CommandAnswer(
-        found,
-        Forms([Fact("verified", what), Fact("intact", "yes" if ok else "no")], lambda _width: [_intact(what, ok=ok)]),
-        *(Fact("fault", fault) for fault in found["faults"]),
-        Fact("checked", counts),
-        Fact("root", found["root"]),
+        {"ok": ok, **asdict(found)},
+        Forms([Fact("verified", what), Fact("intact", "yes" if ok else "no")], lambda _width: [intact]),
+        *(Fact("fault", fault) for fault in found.faults),
+        Fact("checked", ", ".join(f"{figure(count)} {name}" for count, name in counts)),
+        Fact("root", found.root),
         code=0 if ok else 1,
     )
-
-
-def _intact(what: str, *, ok: bool) -> Part:
-    from rich.text import Text
-
-    return Text.assemble(("intact", "bold green") if ok else ("not intact", "bold red"), f"  {what}")
 
 
 def audit_line(row: Mapping[str, Any]) -> str:
@@ -353,12 +338,8 @@ def audit_line(row: Mapping[str, Any]) -> str:
     return line("  ".join(part for part in parts if part))
 
 
-def requests(found: Mapping[str, Any], *, tokens: bool) -> CommandAnswer:
+def requests(found: Mapping[str, Any], *, tokens: bool) -> Iterator[Part]:
     """The requests to a language model: their texts, or where their tokens go."""
-    return CommandAnswer(found, _requests(found, tokens=tokens))
-
-
-def _requests(found: Mapping[str, Any], *, tokens: bool) -> Iterator[Part]:
     for request in found["requests"]:
         name = f"iteration {request['iteration'] + 1}, request {request['request'] + 1}"
         name += ", for a summary" if request.get("purpose") == "summary" else ""

@@ -123,7 +123,8 @@ async def show(context: Context, *, task_id: TaskId) -> CommandAnswer:
 
     tasks = context.runtime.tasks
     await tasks.catch_up()
-    return whole_task(await tasks.show(task_id))
+    record = await tasks.show(task_id)
+    return CommandAnswer(record, whole_task(record))
 
 
 @command(app, json_lines=True, reads=True)

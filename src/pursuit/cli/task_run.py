@@ -149,10 +149,10 @@ def _listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
         yield Hint(f"there are more: --cursor {page['next_cursor']}")
 
 
-def whole_task(record: Mapping[str, Any]) -> CommandAnswer:
+def whole_task(record: Mapping[str, Any]) -> Iterator[Part]:
     """Everything about one task."""
-    facts = (Fact(label, record[key]) for label, key in _FACTS if key in record)
-    return CommandAnswer(record, facts, _figures(record), _details(record, most=None))
+    yield from (Fact(label, record[key]) for label, key in _FACTS if key in record)
+    yield from (*_figures(record), *_details(record, most=None))
 
 
 def _ended(screen: Screen, record: Mapping[str, Any]) -> CommandAnswer:
