@@ -107,14 +107,14 @@ async def ledger_step_seconds(ledger: SqliteLedger) -> float:
 
 async def iteration_seconds(runtime: Runtime, tool: str) -> float:
     """From the first proposal of a run to its last decision, for one iteration."""
-    started = await runtime.service.start(mission(tool))
+    started = await runtime.runner.start(mission(tool))
     times: list[float] = []
 
     def observe(_mission: str, phase: str, _state: MissionState) -> None:
         if phase == "decided" or not times:
             times.append(time.perf_counter())
 
-    await runtime.service.driver.drive(RunOrder(started.session_id, iterations=PAIRS, observer=observe))
+    await runtime.runner.driver.drive(RunOrder(started.session_id, iterations=PAIRS, observer=observe))
     assert len(times) == PAIRS + 1
     return (times[-1] - times[0]) / PAIRS
 
@@ -129,8 +129,8 @@ async def together(one: Callable[[str], Coroutine[Any, Any, object]], names: lis
 
 
 async def missions_rate(runtime: Runtime, tool: str) -> float:
-    names = [(await runtime.service.start(mission(tool))).session_id for _ in range(MISSIONS)]
-    return await together(lambda name: runtime.service.driver.drive(RunOrder(name, iterations=STEPS)), names)
+    names = [(await runtime.runner.start(mission(tool))).session_id for _ in range(MISSIONS)]
+    return await together(lambda name: runtime.runner.driver.drive(RunOrder(name, iterations=STEPS)), names)
 
 
 async def ledger_rate(ledger: SqliteLedger) -> float:

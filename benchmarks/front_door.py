@@ -70,8 +70,8 @@ async def set_up(folder: Path) -> Stage:
     names: list[str] = []
     async with open_runtime(folder) as runtime:
         for iterations in (YOUNG, OLD):
-            names.append((await runtime.service.start(mission(TOOLS[0]))).session_id)
-            await runtime.service.driver.drive(RunOrder(names[-1], iterations=iterations))
+            names.append((await runtime.runner.start(mission(TOOLS[0]))).session_id)
+            await runtime.runner.driver.drive(RunOrder(names[-1], iterations=iterations))
     return Stage(folder=folder, young=names[0], old=names[1])
 
 

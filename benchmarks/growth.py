@@ -50,19 +50,19 @@ class Stopwatch:
 
 
 async def drive(runtime: Runtime, mission_id: str, iterations: int, watch: Stopwatch) -> None:
-    await runtime.service.driver.drive(RunOrder(mission_id, iterations=iterations, observer=watch.observe))
+    await runtime.runner.driver.drive(RunOrder(mission_id, iterations=iterations, observer=watch.observe))
 
 
 async def young_median(runtime: Runtime) -> float:
     watch = Stopwatch()
-    started = await runtime.service.start(mission(TOOLS[0]))
+    started = await runtime.runner.start(mission(TOOLS[0]))
     await drive(runtime, started.session_id, EARLY[1], watch)
     return watch.median(*EARLY)
 
 
 async def load_seconds(runtime: Runtime, mission_id: str) -> float:
     begin = time.perf_counter()
-    state, _head = await States(runtime.service.ledger).look(mission_id)  # knows nothing yet, so that it reads all
+    state, _head = await States(runtime.runner.ledger).look(mission_id)  # knows nothing yet, so that it reads all
     assert state.iteration_count == AGE
     return time.perf_counter() - begin
 
@@ -73,7 +73,7 @@ async def measure(folder: Path) -> list[Figure]:
     fresh: list[float] = []
     aged: list[float] = []
     async with open_runtime(old) as ageing, open_runtime(young) as youth:
-        started = await ageing.service.start(mission(TOOLS[0]))
+        started = await ageing.runner.start(mission(TOOLS[0]))
         await drive(ageing, started.session_id, LATE, watch)
         for first in range(LATE, AGE, SLICE):
             fresh.append(await young_median(youth))

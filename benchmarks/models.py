@@ -235,9 +235,9 @@ class Timed:
 
     @classmethod
     async def begin(cls, runtime: Runtime, model: Instant) -> Timed:
-        place = replace(runtime.service.driver.place, access=ModelAccess(models=model))
-        driver = replace(runtime.service.driver, place=place)
-        service = replace(runtime.service, driver=driver, models=model)
+        place = replace(runtime.runner.driver.place, access=ModelAccess(models=model))
+        driver = replace(runtime.runner.driver, place=place)
+        service = replace(runtime.runner, driver=driver, models=model)
         started = await service.start(coding_mission({"kind": "model", "model": model.name}))
         return cls(model=model, driver=driver, mission_id=started.session_id)
 

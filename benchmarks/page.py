@@ -76,9 +76,9 @@ def mission(iterations: int, tool: str = "measure_part") -> Mission:
 async def long_and_short(state: Path) -> list[str]:
     """Two missions in one ledger, one with a long history."""
     async with opened(state) as runtime:
-        ids = [(await runtime.service.start(mission(count))).session_id for count in (LONG, SHORT)]
+        ids = [(await runtime.runner.start(mission(count))).session_id for count in (LONG, SHORT)]
         for mission_id in ids:
-            await runtime.service.run(mission_id)
+            await runtime.runner.run(mission_id)
         return ids
 
 
@@ -98,7 +98,7 @@ async def many(state: Path, count: int) -> None:
             drafts.append(Draft(*encode(ended)))
         async with turn:
             summary = summary_of(state)
-            await runtime.service.ledger.append(new_mission_id(), 0, drafts, status=state.status, summary=summary)
+            await runtime.runner.ledger.append(new_mission_id(), 0, drafts, status=state.status, summary=summary)
 
     async with opened(state) as runtime, anyio.create_task_group() as tasks:
         for number in range(count):
@@ -255,12 +255,12 @@ async def view(url: str, cookie: str) -> None:
 async def drive(state: Path, mission_id: str, seconds: float) -> None:
     """Drives a mission for some time, and prints how many iterations a second it did."""
     async with opened(state) as runtime:
-        before = (await runtime.service.state(mission_id)).iteration_count
+        before = (await runtime.runner.state(mission_id)).iteration_count
         began = time.perf_counter()
         with anyio.move_on_after(seconds):
-            await runtime.service.run(mission_id)
+            await runtime.runner.run(mission_id)
         spent = time.perf_counter() - began
-        after = (await runtime.service.state(mission_id)).iteration_count
+        after = (await runtime.runner.state(mission_id)).iteration_count
         print((after - before) / spent, flush=True)
 
 
@@ -271,13 +271,13 @@ def driven(state: Path, mission_id: str, seconds: float) -> float:
 
 async def start(state: Path, tool: str) -> str:
     async with opened(state) as runtime:
-        return (await runtime.service.start(mission(1_000_000, tool))).session_id
+        return (await runtime.runner.start(mission(1_000_000, tool))).session_id
 
 
 async def ended(state: Path, mission_id: str) -> dict[int, float]:
     """When each iteration ended, by the wall clock of its driver."""
     async with opened(state) as runtime:
-        stored = [decode(one.type, one.body) for one in await runtime.service.ledger.read(mission_id)]
+        stored = [decode(one.type, one.body) for one in await runtime.runner.ledger.read(mission_id)]
     return {one.iteration: one.at for one in stored if isinstance(one, IterationEnded)}
 
 

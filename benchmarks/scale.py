@@ -116,8 +116,8 @@ async def one_mission(address: str, folder: Path) -> list[Figure]:
 
 
 async def rate_of(runtime: Runtime) -> float:
-    names = [(await runtime.service.start(mission(TOOLS[0]))).session_id for _ in range(MISSIONS)]
-    return await together(lambda name: runtime.service.driver.drive(RunOrder(name, iterations=STEPS)), names, STEPS)
+    names = [(await runtime.runner.start(mission(TOOLS[0]))).session_id for _ in range(MISSIONS)]
+    return await together(lambda name: runtime.runner.driver.drive(RunOrder(name, iterations=STEPS)), names, STEPS)
 
 
 async def fifty_missions(found: LocalPostgres, address: str, folder: Path) -> list[Figure]:
@@ -213,7 +213,7 @@ def working(count: int, address: str, folder: Path) -> Generator[None]:
 
 async def times_of(runtime: Runtime, mission_id: str) -> dict[str, float]:
     """When the first event of each kind was stored, and the last one, of a mission that has ended."""
-    ledger = runtime.service.ledger
+    ledger = runtime.runner.ledger
     with ledger.bell(mission_id) as bell:
         while (row := await ledger.row(mission_id)) is None or row.status not in ("completed", "terminated"):
             await bell.wait()
@@ -229,8 +229,8 @@ async def nap(x: int) -> dict[str, Any]:
 
 
 async def place(runtime: Runtime, steps: int, caller: Caller | None = None, tool: str = TOOLS[0]) -> str:
-    one = await runtime.service.start(mission(tool, steps), caller=caller)
-    await runtime.service.place(one.session_id)
+    one = await runtime.runner.start(mission(tool, steps), caller=caller)
+    await runtime.runner.place(one.session_id)
     return one.session_id
 
 
@@ -259,8 +259,8 @@ async def beside_others(address: str, folder: Path) -> list[Figure]:
             for _ in range(OTHERS):
                 await place(runtime, 1, many, NAP)
             beside = await seconds(runtime)
-            assert runtime.service.placement is not None
-            left = (await runtime.service.placement.health()).queued
+            assert runtime.runner.placement is not None
+            left = (await runtime.runner.placement.health()).queued
             if not left and not SMOKE:
                 raise RuntimeError("the other caller's missions were over before the last one began")
     what = f"start to first step beside {OTHERS:,} missions of another caller, by without"
@@ -305,8 +305,8 @@ async def waiting_missions(address: str, folder: Path) -> list[Figure]:
     )
     async with open_runtime(address, folder) as runtime:
         for _ in range(WAITING):
-            await runtime.service.start(waiting)
-        with working(1, address, folder), runtime.service.ledger.bell():
+            await runtime.runner.start(waiting)
+        with working(1, address, folder), runtime.runner.ledger.bell():
             rate = await anyio.to_thread.run_sync(queries_a_second, address, IDLE_SECONDS)
     what = f"{WAITING:,} waiting missions, a watching process and a worker"
     return [Figure(what=what, value=rate / 2, unit="queries/s each", limit=2)]

@@ -51,14 +51,14 @@ async def start(runtime: Runtime) -> str:
         stagnation_threshold="off",
         proposer=ClientProposer(),
     )
-    return (await runtime.service.start(mission)).session_id
+    return (await runtime.runner.start(mission)).session_id
 
 
 async def live(runtime: Runtime, mission_id: str, turn: anyio.CapacityLimiter) -> None:
     async with turn:
         for number in range(ITERATIONS):
             proposal = Proposal(tool_calls=[ToolCall(tool_name="bench.measure_part", args={"x": number})])
-            await runtime.service.iterate(mission_id, proposal=proposal)
+            await runtime.runner.iterate(mission_id, proposal=proposal)
 
 
 async def measure(folder: Path) -> list[Figure]:
@@ -73,7 +73,7 @@ async def measure(folder: Path) -> list[Figure]:
                 tasks.start_soon(live, runtime, name, turn)
         seconds = time.perf_counter() - begin
         for name in names:
-            status = await runtime.service.status(name)
+            status = await runtime.runner.status(name)
             assert status["waiting_for"] == "proposal", status
             assert status["iteration_count"] == ITERATIONS, status
         after = resident()

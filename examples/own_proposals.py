@@ -31,17 +31,17 @@ MISSION = Mission(
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with Runtime(state=Path(folder) / "ledger.db", servers={"curve": [cubic]}) as runtime:
-            mission_id = (await runtime.service.start(MISSION)).session_id
+            handle = await runtime.start(MISSION)
             low, middle, high = 2.0, 2.5, 3.0
             while True:
                 call = ToolCall(tool_name="curve.cubic", args={"x": middle})
-                step = await runtime.service.iterate(mission_id, proposal=Proposal(tool_calls=[call]))
+                step = await handle.iterate(proposal=Proposal(tool_calls=[call]))
                 if step["status"] != "waiting":  # it waits for the next proposal, or it has ended
                     break
-                value = (await runtime.service.status(mission_id))["metrics"]["value"]
+                value = (await handle.status())["metrics"]["value"]
                 low, high = (low, middle) if value > 0 else (middle, high)
                 middle = (low + high) / 2
-            report = await runtime.report(mission_id)
+            report = await handle.report()
     print(
         f"{report.status} ({report.verdict_reason}): x = {middle:.6f} after {report.data['iteration_count']} proposals"
     )

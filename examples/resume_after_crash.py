@@ -37,7 +37,7 @@ async def drive(folder: Path) -> Report:
         return {"done": number}
 
     async with Runtime(state=folder / "ledger.db", servers={"plant": [step]}) as runtime:
-        interrupted = await runtime.service.interrupted()
+        interrupted = await runtime.interrupted()
         return await (runtime.resume(interrupted[0]) if interrupted else runtime.pursue(MISSION))
 
 

@@ -9,7 +9,8 @@
         allow_all_tools=True,
     )
     async with Runtime() as runtime:
-        report = await runtime.pursue(mission)
+        handle = await runtime.start(mission)
+        report = await handle.run()
 
 Names are loaded when they are first used, which keeps `pursuit --help` fast.
 """
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pursuit.proposers.script import ScriptProposer
     from pursuit.proposers.search.settings import SearchProposer
     from pursuit.proposers.view import View, call, done, nothing, script, wait
-    from pursuit.runtime import Report, Runtime, run
+    from pursuit.runtime import MissionApprovals, MissionHandle, Report, Runtime, Update, run
     from pursuit.server.problems.api import Problem
     from pursuit.upstream.functions import tool
 
@@ -51,7 +52,7 @@ _MODULES = {
     "pursuit.demo.mission_templates": ("scaffold",),
     "pursuit.errors": ("PursuitError", "ValidationFailed"),
     "pursuit.proposers.view": ("View", "call", "done", "nothing", "script", "wait"),
-    "pursuit.runtime": ("Report", "Runtime", "run"),
+    "pursuit.runtime": ("MissionApprovals", "MissionHandle", "Report", "Runtime", "Update", "run"),
     "pursuit.server.problems.api": ("Problem",),
     "pursuit.upstream.functions": ("tool",),
 }  # fmt: skip
@@ -61,6 +62,8 @@ __all__ = [
     "ClientProposer",
     "Fleet",
     "Mission",
+    "MissionApprovals",
+    "MissionHandle",
     "Pace",
     "Problem",
     "Proposal",
@@ -73,6 +76,7 @@ __all__ = [
     "ScriptProposer",
     "SearchProposer",
     "ToolCall",
+    "Update",
     "ValidationFailed",
     "View",
     "call",

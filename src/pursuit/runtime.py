@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import warnings
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
 import msgspec
@@ -28,15 +29,18 @@ from pursuit.config.files import live_folder, locate_state, workspaces_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, own_files, require_trusted
-from pursuit.core.mission import FLEET, Mission
+from pursuit.core.approvals import Approval
+from pursuit.core.events import AnyEvent, Permission
+from pursuit.core.mission import FLEET, Mission, Proposal
 from pursuit.core.report import Trial
+from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.journal import States
 from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
-from pursuit.ledger.contract import LEASE_SECONDS, Ledger
+from pursuit.ledger.contract import LEASE_SECONDS, Ledger, Verification
 from pursuit.ledger.opening import open_ledger, open_placement
 from pursuit.ledger.placement import CHECK, CODE, Placement
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
@@ -45,6 +49,7 @@ from pursuit.proposers.language import ROOM, ModelAccess, Price
 from pursuit.proposers.model.provider import Providers, Retries
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Started
+from pursuit.service.approvals import Approvals
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.limits import ClientLimits
@@ -196,6 +201,119 @@ class Report:
         return render_markdown(self.data)
 
 
+class Update(NamedTuple):
+    """An event of a mission, and the mission's state after it, which is valid until the next update."""
+
+    event: AnyEvent
+    state: MissionState
+
+
+@dataclass(frozen=True, slots=True)
+class MissionApprovals:
+    """The questions of one mission to a person."""
+
+    _approvals: Approvals
+    mission_id: str
+
+    async def list(self) -> list[Approval]:
+        """The questions that wait for an answer."""
+        return await self._approvals.open(self.mission_id)
+
+    async def approve(
+        self, approval_id: str, answer: Permission = "once", *, reason: str | None = None, unseen: bool = False
+    ) -> None:
+        """Allows a call `once`, with these `arguments`, or its tool for the `mission`.
+
+        `unseen` is needed for a call whose arguments are longer than the question shows.
+        """
+        await self._approvals.answer(approval_id, answer, reason=reason, stream=self.mission_id, unseen=unseen)
+
+    async def deny(self, approval_id: str, *, reason: str | None = None) -> None:
+        """Refuses a call."""
+        await self._approvals.answer(approval_id, "denied", reason=reason, stream=self.mission_id)
+
+
+@dataclass(frozen=True, slots=True)
+class MissionHandle:
+    """A mission of the ledger, by its id. Any process can hold a handle, also of a mission that another one drives."""
+
+    _runtime: Runtime
+    mission_id: str
+
+    async def run(self, *, observer: Observer | None = None) -> Report:
+        """Drives the mission in this process until it ends or waits; a paused or failed one is resumed first."""
+        await self._runtime.use_servers_of(self.mission_id)
+        await self._runtime.runner.run(self.mission_id, observer=observer)
+        return await self.report()
+
+    async def iterate(self, iterations: int = 1, *, proposal: Proposal | None = None) -> dict[str, Any]:
+        """Drives so many iterations in this process; `proposal` is the next one if the proposer is `client`."""
+        await self._runtime.use_servers_of(self.mission_id)
+        return await self._runtime.runner.iterate(self.mission_id, iterations=iterations, proposal=proposal)
+
+    async def result(self) -> Report:
+        """Waits until the mission has ended, whichever process drives it. It never drives."""
+        with self._runtime.runner.ledger.bell(self.mission_id) as bell:
+            while not (await self._runtime.runner.state(self.mission_id)).terminal:
+                await bell.wait()
+        return await self.report()
+
+    async def events(self) -> AsyncGenerator[Update]:
+        """Every event of the mission, past and future, until it has ended."""
+        async for event, state in self._runtime.runner.watch(self.mission_id):
+            yield Update(event, state)
+            if state.terminal and state.seq >= (await self._runtime.runner.state(self.mission_id)).seq:
+                return
+
+    async def status(self) -> dict[str, Any]:
+        """Everything about the mission but its history."""
+        return await self._runtime.runner.status(self.mission_id)
+
+    async def history(self, *, full: bool = False, cursor: str | None = None) -> dict[str, Any]:
+        """The iterations, a hundred a page."""
+        return await self._runtime.runner.history(self.mission_id, full=full, cursor=cursor)
+
+    async def report(self) -> Report:
+        """The final report, or the report as it stands now."""
+        return await self._runtime.report(self.mission_id)
+
+    async def checkpoint(self) -> dict[str, Any]:
+        """The verdict of the last iteration, computed again from the record."""
+        return await self._runtime.runner.checkpoint(self.mission_id)
+
+    async def pause(self, *, reason: str | None = None) -> None:
+        """Stops the mission where it is, also in the middle of a call; it stays resumable."""
+        await self._runtime.runner.pause(self.mission_id, reason=reason)
+
+    async def resume(self) -> None:
+        """Lifts a pause or a failure; it does not drive the mission."""
+        await self._runtime.runner.resume(self.mission_id)
+
+    async def abort(self, *, reason: str | None = None) -> None:
+        """Ends the mission as terminated, also in the middle of a call."""
+        await self._runtime.runner.abort(self.mission_id, reason=reason)
+
+    async def complete(self, *, reason: str | None = None) -> None:
+        """Ends the mission as completed, on the operator's word."""
+        await self._runtime.runner.complete(self.mission_id, reason=reason)
+
+    async def extend(self, **caps: float) -> None:
+        """Raises caps of the budget: `extend(max_iterations=40)`. It does not drive the mission."""
+        await self._runtime.runner.extend(self.mission_id, caps)
+
+    def approvals(self) -> MissionApprovals:
+        """The questions of the mission to a person."""
+        return MissionApprovals(Approvals(self._runtime.runner), self.mission_id)
+
+    async def export(self, path: Path) -> None:
+        """Writes one file that can be verified elsewhere."""
+        await self._runtime.runner.export(self.mission_id, path)
+
+    async def forget(self) -> None:
+        """Removes the mission, which has ended, from the ledger."""
+        await self._runtime.runner.forget(self.mission_id)
+
+
 class Runtime:
     """Everything that is needed to pursue missions, opened together and closed together.
 
@@ -233,7 +351,8 @@ class Runtime:
         self._schedules: Mapping[str, ScheduleConfig] = {}
         self._children: Children | None = None
         self._settings: Mapping[str, float] = {}
-        self.service: Runner
+        self.runner: Runner
+        """The operations by mission id, which surfaces call."""
         self.toolbox: Toolbox
         self.tasks: Tasks
         self.state_path: Path
@@ -332,7 +451,7 @@ class Runtime:
                 tracking=None if tracking is None else tracking.see,
                 ceiling=limits.ceiling,
             )
-            self.service = Runner(
+            self.runner = Runner(
                 ledger=ledger,
                 states=states,
                 driver=driver,
@@ -363,22 +482,59 @@ class Runtime:
     ) -> bool | None:
         return await self._stack.__aexit__(kind, value, trace)
 
+    @property
+    def service(self) -> Runner:
+        """The operations by mission id. Deprecated: `start` and `mission` give a handle with the same operations."""
+        why = "runtime.service is deprecated: runtime.start() and runtime.mission(id) give a handle; see CHANGELOG.md"
+        warnings.warn(why, DeprecationWarning, stacklevel=2)
+        return self.runner
+
+    async def start(self, mission: Mission | Path | str) -> MissionHandle:
+        """Accepts a mission, or that of a TOML file, without running it. The functions in `tools` are its default."""
+        if isinstance(mission, Mission):
+            given = mission
+            if given.names_no_tools and OWN_TOOLS in self._servers:
+                given = given.model_copy(update={"tool_allowlist": [f"{OWN_TOOLS}.*"]})
+            started = await self.runner.start(given, mode=self._mode)
+        else:
+            started = await self.start_file(load_mission_file(Path(mission)))
+        return self.mission(started.session_id)
+
+    def mission(self, mission_id: str, *, proposer: Callable[..., Any] | None = None) -> MissionHandle:
+        """The handle of a mission of this ledger. Code is never taken from the ledger: `proposer` is the mission's."""
+        if proposer is not None:
+            self.runner.driver.place.handed[mission_id] = proposer
+        return MissionHandle(self, mission_id)
+
     async def pursue(self, mission: Mission, *, observer: Observer | None = None) -> Report:
         """Runs a mission until it ends or waits, and reports."""
-        if mission.names_no_tools and OWN_TOOLS in self._servers:
-            mission = mission.model_copy(update={"tool_allowlist": [f"{OWN_TOOLS}.*"]})
-        started = await self.service.start(mission, mode=self._mode)
-        return await self.resume(started.session_id, observer=observer)
+        return await (await self.start(mission)).run(observer=observer)
 
     async def resume(self, mission_id: str, *, observer: Observer | None = None) -> Report:
         """Continues a mission, also one whose process died, and reports."""
-        await self.use_servers_of(mission_id)
-        await self.service.run(mission_id, observer=observer)
-        return await self.report(mission_id)
+        return await self.mission(mission_id).run(observer=observer)
 
     async def report(self, mission_id: str) -> Report:
         """The report of a mission as it is now."""
-        return Report(await self.service.report(mission_id))
+        return Report(await self.runner.report(mission_id))
+
+    async def missions(
+        self, *, status: str | None = None, cursor: str | None = None, limit: int = 100
+    ) -> dict[str, Any]:
+        """The missions of the ledger, newest first: `sessions`, and `next_cursor` if there are more."""
+        return await self.runner.list(status=status, cursor=cursor, limit=limit)
+
+    async def interrupted(self) -> list[str]:
+        """The ids of the missions whose process died before it finished their run."""
+        return await self.runner.interrupted()
+
+    async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
+        """What ended missions learned that has to do with these words, the best match first."""
+        return await self.runner.lessons(words, limit=limit)
+
+    async def verify(self, *, expect: str | Sequence[str] | None = None) -> Verification:
+        """Checks the whole ledger, and against roots that were written down earlier."""
+        return await self.runner.verify(expect=expect)
 
     async def start_file(
         self,
@@ -400,7 +556,7 @@ class Runtime:
         path = file.path if needed else None
         # A mission with a chosen id was written for one attempt or one due time: its file starts no second one.
         origin = file.path if session_id is None else None
-        return await self.service.start(
+        return await self.runner.start(
             file.mission,
             file=path,
             origin=origin,
@@ -419,12 +575,12 @@ class Runtime:
         async def start(path: Path, session_id: str, caller: Caller) -> None:
             await self.start_file(load_mission_file(path), session_id=session_id, caller=caller)
 
-        clock = clock or self.service.clock
-        return Schedules(service=self.service, configs=self._schedules, start=start, begin=begin, clock=clock)
+        clock = clock or self.runner.clock
+        return Schedules(service=self.runner, configs=self._schedules, start=start, begin=begin, clock=clock)
 
     async def use_servers_of(self, mission_id: str) -> None:
         """Adds the servers of the mission's own file, so that it can continue in this process."""
-        state = await self.service.state(mission_id)
+        state = await self.runner.state(mission_id)
         path = None if state.file is None else Path(state.file)
         if path is not None and state.mission.proposer.FROM_FILE and await anyio.Path(path).is_file():
             file = load_mission_file(path)
@@ -456,13 +612,13 @@ class Runtime:
         """Makes the mission that waits for a task, which has ended, a job again."""
         if (call := mission_of(task)) is not None:
             with suppress(PursuitError):  # a worker that looks for such missions finds it
-                await self.service.wake(call[0])
+                await self.runner.wake(call[0])
 
     def _use_file(self, file: MissionFile) -> None:
         """Takes over what a trusted mission file brings: servers, and Python code that proposes."""
         self._add_servers(file.path, file.servers)
         if file.mission.proposer.FROM_FILE:
-            self.service.driver.place.callables.update(one.words[0] for one in file.mission.proposer.starts())
+            self.runner.driver.place.callables.update(one.words[0] for one in file.mission.proposer.starts())
 
     def _is_own_file(self, path: Path) -> bool:
         """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""
@@ -503,7 +659,7 @@ class Runtime:
     def _fleet(self) -> Children:
         from pursuit.service.fleet import Children  # noqa: PLC0415 - most runtimes have no fleet
 
-        self._children = self._children or Children(self.service, self.use_servers_of)
+        self._children = self._children or Children(self.runner, self.use_servers_of)
         return self._children
 
     async def _close_children(self) -> None:
@@ -540,11 +696,11 @@ class Runtime:
                 f"a worker needs a ledger that machines share: --state postgresql://…, not {self.state_path}",
                 field="state",
             )
-        has = [f"{CHECK}{name}" for name in self.service.checks]
-        has += [f"{CODE}{name}" for name in self.service.driver.place.callables]
+        has = [f"{CHECK}{name}" for name in self.runner.checks]
+        has += [f"{CODE}{name}" for name in self.runner.driver.place.callables]
         lease = self._settings.get("lease_seconds", LEASE_SECONDS)
         return RunLoop(
-            self.service,
+            self.runner,
             self.use_servers_of,
             self.placement,
             LoopSettings(lease_seconds=lease, **settings),

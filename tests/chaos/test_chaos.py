@@ -122,7 +122,7 @@ async def run(folder: Path, size: Size, seed: int, version: int) -> tuple[Histor
             async with Runtime(state=file_of(address, folder / "own"), config=configuration) as runtime:
                 for number in range(size.missions):
                     started = await runtime.start_file(load_mission_file(write_mission(folder, number, size)))
-                    await runtime.service.place(started.session_id)
+                    await runtime.runner.place(started.session_id)
                     missions.append(started.session_id)
             try:
                 async with asyncio.timeout(900), asyncio.TaskGroup() as both:

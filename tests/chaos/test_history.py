@@ -35,10 +35,10 @@ def sound() -> History:
             return "done"
 
         async with Runtime(state=folder / "ledger.db", config=Configuration(), servers={"world": [step]}) as runtime:
-            ids = [(await runtime.service.start(mission(number))).session_id for number in range(2)]
+            ids = [(await runtime.runner.start(mission(number))).session_id for number in range(2)]
             for one in ids:
-                await runtime.service.run(one)
-            history = await read_history(runtime.service.driver.ledger, ids, [acknowledged], effects)
+                await runtime.runner.run(one)
+            history = await read_history(runtime.runner.driver.ledger, ids, [acknowledged], effects)
         appends = [
             Append(
                 at=stored.at, by="w1", stream=stream, seq=stored.seq, hash=stored.hash.hex(), epoch=1 + (stored.seq > 5)
@@ -146,7 +146,7 @@ def test_an_acknowledgement_that_a_kill_cut_is_none(tmp_path: Path) -> None:
     async def story() -> History:
         async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
             return await read_history(
-                runtime.service.driver.ledger, [], [tmp_path / "acknowledged"], tmp_path / "effects"
+                runtime.runner.driver.ledger, [], [tmp_path / "acknowledged"], tmp_path / "effects"
             )
 
     assert anyio.run(story).appends == sound().appends

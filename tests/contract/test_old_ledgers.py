@@ -24,12 +24,12 @@ async def test_a_ledger_of_an_earlier_release_says_what_it_said_then(ledger: Pat
     state = tmp_path / "ledger.db"
     shutil.copy(ledger, state)
     async with Runtime(state=state, config=Configuration()) as runtime:
-        assert (await runtime.service.verify(expect=then["root"])).ok
+        assert (await runtime.runner.verify(expect=then["root"])).ok
         for mission_id, status in then["missions"].items():
-            now = await runtime.service.status(mission_id)
+            now = await runtime.runner.status(mission_id)
             assert {key: now[key] for key in status} == status
             assert (await runtime.report(mission_id)).data["iteration_count"] == status["iteration_count"]
-            assert await runtime.service.history(mission_id, full=True)
+            assert await runtime.runner.history(mission_id, full=True)
 
 
 def test_there_is_a_ledger_of_every_release_that_changed_an_event() -> None:

@@ -387,8 +387,8 @@ async def working(runtime: Runtime, name: str = "w", **settings: Any) -> AsyncIt
 
 
 async def start(runtime: Runtime, **given: Any) -> str:
-    started = await runtime.service.start(mission(**given))
-    assert await runtime.service.place(started.session_id)
+    started = await runtime.runner.start(mission(**given))
+    assert await runtime.runner.place(started.session_id)
     return started.session_id
 
 
@@ -419,10 +419,10 @@ async def test_a_mission_that_waits_for_a_person_or_its_pace_leaves_the_worker_t
         for name in (other, paced):
             await until(here, name, ended)
         assert len(await events_of(here, paced, RunClaimed)) == 3, "each time it is due, a worker takes it up"
-        (question,) = await Approvals(elsewhere.service).open(asking)
-        await Approvals(elsewhere.service).answer(question.approval_id, "once")
+        (question,) = await Approvals(elsewhere.runner).open(asking)
+        await Approvals(elsewhere.runner).answer(question.approval_id, "once")
         await until(here, asking, ended)
-        assert (await here.service.state(asking)).status == "completed"
+        assert (await here.runner.state(asking)).status == "completed"
 
 
 async def test_a_mission_whose_start_died_before_it_was_placed_is_driven(
@@ -431,7 +431,7 @@ async def test_a_mission_whose_start_died_before_it_was_placed_is_driven(
     monkeypatch.setattr("pursuit.service.service.PLACED_WITHIN", 0.1)
     async with runtime(new_database(), measure) as here, working(here):
         wanted = mission(proposer=repeat("measure"), criteria=[metric("score") >= 7])
-        name = (await here.service.start(wanted, for_workers=True)).session_id
+        name = (await here.runner.start(wanted, for_workers=True)).session_id
         await until(here, name, ended)
 
 
@@ -440,13 +440,13 @@ async def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_
     async with runtime(address, measure) as here, runtime(address) as bare, working(bare):
         one = await start(here, proposer=repeat("measure"))
         two = await start(here, proposer=repeat("measure"), queue="gpu")
-        status = await here.service.status(one)
+        status = await here.runner.status(one)
         assert status["placement"] == "no live worker can drive it: the nearest one lacks the server world"
-        assert "queue gpu, the server world" in (await here.service.status(two))["placement"]
+        assert "queue gpu, the server world" in (await here.runner.status(two))["placement"]
         async with working(here, "able", queues=["default", "gpu"]):
             for name in (one, two):
                 await until(here, name, ended)
-        assert "placement" not in await here.service.status(one)
+        assert "placement" not in await here.runner.status(one)
 
 
 @pytest.mark.guarantee("a-drained-worker-loses-nothing")
@@ -460,7 +460,7 @@ async def test_a_worker_that_drains_finishes_its_call_or_hands_it_back(new_datab
             worker.stop()
             if grace == 30.0:
                 gate.release.set()
-        state = await one.service.state(name)
+        state = await one.runner.state(name)
         assert state.iteration_count == (1 if grace == 30.0 else 0)
         assert (state.open is None) == (grace == 30.0)
         gate.release.set()
@@ -517,8 +517,8 @@ def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_for_a_ta
         async with runtime(address, train) as here, runtime(address) as looking, working(here):
             name = await start(here, proposer=repeat("train"), budget=Budget(max_iterations=1))
             await until(here, name, lambda state: state.waiting_for == "task")
-            assert await looking.service.interrupted(background=True) == []
-            assert looking.service.ledger not in [ledger for ledger, _name in asked]
+            assert await looking.runner.interrupted(background=True) == []
+            assert looking.runner.ledger not in [ledger for ledger, _name in asked]
             gate.release.set()
             await until(here, name, ended)
 
@@ -545,10 +545,10 @@ async def test_children_of_a_fleet_run_on_any_worker_within_the_budget_of_their_
     ):
         each = child(budget={"max_iterations": 2, "max_tool_calls": 2})
         wanted = parent(each, each, each, each, budget=Budget(max_iterations=10, max_tool_calls=10))
-        name = (await one.service.start(wanted)).session_id
-        assert await one.service.place(name)
+        name = (await one.runner.start(wanted)).session_id
+        assert await one.runner.place(name)
         await until(one, name, ended)
-        state = await one.service.state(name)
+        state = await one.runner.state(name)
         assert state.status == "completed"
         outcomes_of = [outcome for _tool, outcome in await outcomes(one, name)]
         assert outcomes_of == ["ok", "ok", "ok", "skipped"], "the fourth would take more than is left"
@@ -561,15 +561,15 @@ async def test_a_background_run_of_a_server_is_left_to_workers_where_there_are_a
     address = new_database()
     async with (
         runtime(address, measure) as serving,
-        background_runs(serving.service, serving.use_servers_of) as runs,
+        background_runs(serving.runner, serving.use_servers_of) as runs,
         runtime(address, measure) as other,
     ):
         stepped = {"proposer": {"kind": "client"}, "budget": Budget(max_iterations=5)}
-        alone = (await serving.service.start(mission(**stepped))).session_id
+        alone = (await serving.runner.start(mission(**stepped))).session_id
         given = mission(proposer=replay(proposal(("measure", {})))).proposer.proposals[0]  # type: ignore[union-attr]
         await runs.begin(RunOrder(alone, iterations=1, proposal=given))
         await until(serving, alone, lambda state: state.iteration_count == 1)
-        queued = (await serving.service.start(mission(**stepped, queue="gpu"))).session_id
+        queued = (await serving.runner.start(mission(**stepped, queue="gpu"))).session_id
         await runs.begin(RunOrder(queued, iterations=1, proposal=given))
         async with working(other):
             await runs.begin(RunOrder(alone, iterations=1, proposal=given))
@@ -608,14 +608,14 @@ machine_wait = 1.5
     async def scene() -> None:
         async with machine("a") as one, working(one, "one") as worker:
             wanted = mission(proposer=repeat("commands.mark"), tool_allowlist=["commands.mark"])
-            name = (await one.service.start(wanted)).session_id
-            assert await one.service.place(name)
+            name = (await one.runner.start(wanted)).session_id
+            assert await one.runner.place(name)
             await until(one, name, lambda state: state.waiting_for == "task")
             while not marks.exists():
                 await anyio.sleep(0.01)
             worker.stop()
         async with machine("b") as two, working(two, "two"):
-            said = (await two.service.status(name))["placement"]
+            said = (await two.runner.status(name))["placement"]
             assert said.endswith("which runs on a: no worker is live there")
             await two.tasks.maintain()
             await until(two, name, ended)

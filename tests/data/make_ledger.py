@@ -91,16 +91,16 @@ async def main(target: Path) -> None:
         seen: dict[str, Any] = {}
         async with Runtime(state=state, config=Configuration(), servers={"world": [look, fail, large]}) as runtime:
             for mission, proposals in missions():
-                mission_id = (await runtime.service.start(mission)).session_id
+                mission_id = (await runtime.runner.start(mission)).session_id
                 for proposal in proposals:
-                    await runtime.service.iterate(mission_id, proposal=proposal)
+                    await runtime.runner.iterate(mission_id, proposal=proposal)
                 if proposals:
-                    await runtime.service.pause(mission_id, reason="lunch")
-                    await runtime.service.extend(mission_id, {"max_iterations": 9})
+                    await runtime.runner.pause(mission_id, reason="lunch")
+                    await runtime.runner.extend(mission_id, {"max_iterations": 9})
                 else:
-                    await runtime.service.run(mission_id)
-                seen[mission_id] = await runtime.service.status(mission_id)
-            root = await runtime.service.ledger.root()
+                    await runtime.runner.run(mission_id)
+                seen[mission_id] = await runtime.runner.status(mission_id)
+            root = await runtime.runner.ledger.root()
         with closing(sqlite3.connect(state)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.execute("PRAGMA journal_mode = DELETE")

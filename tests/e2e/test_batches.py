@@ -58,14 +58,14 @@ class Shop:
     async def propose(self, log: str, calls: Sequence[tuple[str, str]], ms: int = MS, **more: Any) -> tuple[str, float]:
         """Proposes these calls together: the mission, and the seconds that it took."""
         steps = [(f"{server}.step", {"log": log, "key": key, "ms": ms, **more}) for server, key in calls]
-        started = await self.runtime.service.start(mission(proposer=replay(proposal(*steps))))
+        started = await self.runtime.runner.start(mission(proposer=replay(proposal(*steps))))
         begin = time.perf_counter()
-        await self.runtime.service.run(started.session_id)
+        await self.runtime.runner.run(started.session_id)
         return started.session_id, time.perf_counter() - begin
 
     async def results(self, name: str) -> list[str]:
         """The key of each call of a mission, in the order in which the results came back."""
-        (iteration,) = (await self.runtime.service.history(name, full=True))["iterations"]
+        (iteration,) = (await self.runtime.runner.history(name, full=True))["iterations"]
         return [call["args"]["key"] for call in iteration["calls"]]
 
 
@@ -119,10 +119,10 @@ def test_with_one_among_them_that_needed_a_persons_yes_they_run_in_order(tmp_pat
     async def scene() -> None:
         async with shop.runtime as runtime:
             name, _ = await shop.propose("asked", [("safe", key) for key in TEN], ms=20)
-            (row,) = (await runtime.service.status(name))["pending_approvals"]
+            (row,) = (await runtime.runner.status(name))["pending_approvals"]
             assert (row["args"]["key"], shop.record("asked")) == ("k4", []), "nothing is sent before the answer"
-            await Approvals(runtime.service).answer(row["approval_id"], "once")
-            await runtime.service.run(name)
+            await Approvals(runtime.runner).answer(row["approval_id"], "once")
+            await runtime.runner.run(name)
             assert shop.record("asked") == in_order(TEN)
             assert await shop.results(name) == TEN
 

@@ -101,7 +101,7 @@ def test_nor_does_a_child_that_a_client_starts(tmp_path: Path, monkeypatch: pyte
             name = result.structured_content["session_id"]
             spawn = {"tool_calls": [{"tool_name": "fleet.spawn", "args": child}]}
             await client.call_tool("mission_iterate", {"session_id": name, "proposal": spawn})
-            (call,) = (await runtime.service.history(name, full=True))["iterations"][0]["calls"]
+            (call,) = (await runtime.runner.history(name, full=True))["iterations"][0]["calls"]
             if model is None:
                 assert call["outcome"] == "failed"
                 assert "client_models" in call["error"]

@@ -112,10 +112,10 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
 
         async def scene() -> Any:
             async with stage(tmp_path, long, step) as runtime:
-                mission_id = (await runtime.service.start(wanted)).session_id
-                state = await quickly(runtime.service).run(mission_id)
-                shown = await runtime.service.prompt(mission_id, 0)
-                status = await runtime.service.status(mission_id)
+                mission_id = (await runtime.runner.start(wanted)).session_id
+                state = await quickly(runtime.runner).run(mission_id)
+                shown = await runtime.runner.prompt(mission_id, 0)
+                status = await runtime.runner.status(mission_id)
                 return state, await events_of(runtime, mission_id, ConversationCompacted), shown, status
 
         state, cuts, shown, status = play(scene)
@@ -350,15 +350,15 @@ def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
             policy={"ask": ["world.step"]},
         )
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"world": [seen, step]}) as runtime:
-            mission_id = (await runtime.service.start(wanted)).session_id
-            state = await runtime.service.run(mission_id)
+            mission_id = (await runtime.runner.start(wanted)).session_id
+            state = await runtime.runner.run(mission_id)
             assert (state.waiting_for, state.iteration_count, len(endpoint.seen)) == ("approval", 0, 2)
-            await runtime.service.pause(mission_id, reason="Mind the gap.")
+            await runtime.runner.pause(mission_id, reason="Mind the gap.")
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"world": [seen, step]}) as runtime:
-            (asked,) = (await runtime.service.status(mission_id))["pending_approvals"]
-            await Approvals(runtime.service).answer(asked["approval_id"], "once", stream=mission_id)
-            await runtime.service.resume(mission_id)
-            state = await runtime.service.run(mission_id)
+            (asked,) = (await runtime.runner.status(mission_id))["pending_approvals"]
+            await Approvals(runtime.runner).answer(asked["approval_id"], "once", stream=mission_id)
+            await runtime.runner.resume(mission_id)
+            state = await runtime.runner.run(mission_id)
             assert (state.iteration_count, len(endpoint.seen)) == (1, 3), "in the same turn"
             assert await outcomes(runtime, mission_id) == [("world.look", "ok"), ("world.step", "ok")]
         assert "The operator says: Mind the gap." in transcript(endpoint.seen[2])[-1].text
@@ -374,15 +374,15 @@ def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, monkeyp
     async def scene() -> None:
         with scripted(monkeypatch, stalled) as endpoint:
             async with stage(tmp_path, step) as runtime:
-                mission_id = (await runtime.service.start(mission(criteria=DONE, proposer=model))).session_id
+                mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=model))).session_id
                 live = live_folder(runtime.state_path)
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(runtime.service.run, mission_id)
+                    tasks.start_soon(runtime.runner.run, mission_id)
                     await anyio.to_thread.run_sync(endpoint.halfway.acquire)
                     with anyio.fail_after(30):
                         while "These words come" not in words_of(live, mission_id):
                             await anyio.sleep(0.01)
-                    await runtime.service.abort(mission_id)
+                    await runtime.runner.abort(mission_id)
                 assert words_of(live, mission_id) == ""
 
     play(scene)
@@ -397,7 +397,7 @@ def test_model_missions_of_the_release_before_go_on(tmp_path: Path, monkeypatch:
     async def scene() -> None:
         with scripted(monkeypatch, calls(("world__step", {"amount": 3}))) as endpoint:
             async with stage(tmp_path, step) as runtime:
-                service = runtime.service
+                service = runtime.runner
                 assert (await service.state(paused)).mission.proposer.turn == "single"
                 state = await service.run(killed)
                 assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("criteria_met", 3, 1)
@@ -423,7 +423,7 @@ def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pyt
 
     async def scene() -> None:
         async with stage(tmp_path, look, long, step, settings={"tools_bytes": 400}) as runtime:
-            service = runtime.service
+            service = runtime.runner
             steps = {"directive": "Take steps", "criteria": [metric("steps") >= 1]}
             await service.run((await service.start(mission(**steps, proposer=repeat("world.step")))).session_id)
             proposer = {"kind": "model", "model": OPENAI, "window": 8_000, "max_requests": 50}
@@ -489,7 +489,7 @@ def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
 
     async def scene() -> None:
         async with stage(tmp_path, trial) as runtime:
-            service = runtime.service
+            service = runtime.runner
             once = mission(**about, proposer=repeat("world.trial", x=1))
             await service.run((await service.start(once)).session_id)
             asks = {"kind": "model", "model": model, "stream": stream}

@@ -123,11 +123,11 @@ def test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has(
             async with stage(tmp_path, step) as runtime:
                 budget = Budget(max_iterations=9, max_tokens=10_000, on_exhausted="wait")
                 wanted = mission(criteria=DONE, proposer=OPENAI, budget=budget)
-                mission_id = (await runtime.service.start(wanted)).session_id
-                state = await runtime.service.run(mission_id)
+                mission_id = (await runtime.runner.start(wanted)).session_id
+                state = await runtime.runner.run(mission_id)
                 assert (state.status, state.waiting_for, state.wait_detail) == ("waiting", "budget", "max_tokens")
-                await runtime.service.extend(mission_id, {"max_tokens": 30_000})
-                state = await runtime.service.run(mission_id)
+                await runtime.runner.extend(mission_id, {"max_tokens": 30_000})
+                state = await runtime.runner.run(mission_id)
                 assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2), "the first was not repeated"
                 assert "text alone does nothing" in endpoint.prompts()[1]
 

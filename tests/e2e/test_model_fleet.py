@@ -40,10 +40,10 @@ def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_pa
                 fleet={},
                 proposer=model,
             )
-            mission_id = (await runtime.service.start(parent)).session_id
-            state = await runtime.service.run(mission_id)
+            mission_id = (await runtime.runner.start(parent)).session_id
+            state = await runtime.runner.run(mission_id)
             assert (state.status, state.tokens, state.lent["max_tokens"]) == ("completed", 1_050, 320)
-            used = (await runtime.service.status(mission_id))["budget"]["used"]
+            used = (await runtime.runner.status(mission_id))["budget"]["used"]
             assert (used["tokens"], used["iterations"], used["tool_calls"]) == (1_370, 2, 2)
             (settled,) = await events_of(runtime, mission_id, CallSettled)
             assert settled.used is not None
@@ -85,9 +85,9 @@ def of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counted: int
                 fleet={"share_tools": True},
                 proposer=proposer,
             )
-            mission_id = (await runtime.service.start(parent)).session_id
-            state = await runtime.service.run(mission_id)
-            return state, (await runtime.service.status(mission_id))["budget"]["used"]
+            mission_id = (await runtime.runner.start(parent)).session_id
+            state = await runtime.runner.run(mission_id)
+            return state, (await runtime.runner.status(mission_id))["budget"]["used"]
 
     with ModelEndpoint(reply) as endpoint:
         for name, value in endpoint.environment.items():

@@ -50,8 +50,8 @@ def pursued(
 
     async def scene() -> Any:
         async with stage(folder, servers={"library": library()}) as runtime:
-            started = await runtime.service.start(mission(proposer=MODEL, criteria=[event("never")], **wanted))
-            state = await runtime.service.run(started.session_id)
+            started = await runtime.runner.start(mission(proposer=MODEL, criteria=[event("never")], **wanted))
+            state = await runtime.runner.run(started.session_id)
             return state, await outcomes(runtime, started.session_id)
 
     return play(scene)
@@ -107,9 +107,9 @@ def test_the_allowlist_and_policy_hold_for_reading_too(tmp_path: Path, monkeypat
 def test_missions_without_a_model_have_no_such_tools(tmp_path: Path) -> None:
     async def scene() -> None:
         async with Runtime(state=tmp_path / "l.db", servers={"library": library()}) as runtime:
-            started = await runtime.service.start(mission(allow_all_tools=True))
-            assert (await runtime.service.state(started.session_id)).tools == ("library.shelve",)
+            started = await runtime.runner.start(mission(allow_all_tools=True))
+            assert (await runtime.runner.state(started.session_id)).tools == ("library.shelve",)
             with pytest.raises(ValidationFailed):
-                await runtime.service.start(mission(tool_allowlist=["library.resources/read"]))
+                await runtime.runner.start(mission(tool_allowlist=["library.resources/read"]))
 
     play(scene)

@@ -252,12 +252,12 @@ def test_if_all_providers_want_to_be_left_alone_the_first_that_may_be_asked_is_w
         with scripted(monkeypatch, answer) as endpoint:
             async with stage(tmp_path, step) as runtime:
                 wanted = mission(criteria=DONE, proposer=asked(OPENAI, fallback=[ANTHROPIC]))
-                mission_id = (await runtime.service.start(wanted)).session_id
+                mission_id = (await runtime.runner.start(wanted)).session_id
                 async with driving(runtime, mission_id):
                     with anyio.fail_after(60):
                         while len(waits := await events_of(runtime, mission_id, WaitBegan)) < 2:
                             await anyio.sleep(0.01)
-                    await runtime.service.abort(mission_id)
+                    await runtime.runner.abort(mission_id)
                 assert waits[-1].until - waits[-1].at == pytest.approx(seconds, abs=5)
                 assert [one.fallback for one in waits] == [1, following]
                 assert len(endpoint.seen) == 2
@@ -351,7 +351,7 @@ def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed
     async def scene() -> None:
         with scripted(monkeypatch, failing(401), failing(404), calls(("world__step", {}))) as endpoint:
             async with stage(tmp_path, step) as runtime:
-                service = runtime.service
+                service = runtime.runner
                 mission_id = (
                     await service.start(mission(criteria=DONE, proposer=asked(model, stream=stream)))
                 ).session_id
@@ -472,7 +472,7 @@ def test_the_operators_word_gives_up_a_question(
     async def scene() -> None:
         with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))) as endpoint:
             async with stage(tmp_path, step) as runtime:
-                service = runtime.service
+                service = runtime.runner
                 wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
                 mission_id = (await service.start(wanted)).session_id
                 async with driving(runtime, mission_id):
@@ -496,7 +496,7 @@ def refused(folder: Path, **wanted: Any) -> list[str]:
     async def scene() -> list[str]:
         async with stage(folder, step) as runtime:
             with pytest.raises(ValidationFailed) as caught:
-                await runtime.service.start(mission(criteria=DONE, **wanted))
+                await runtime.runner.start(mission(criteria=DONE, **wanted))
             return [str(fault) for fault in caught.value.faults]
 
     return play(scene)
@@ -564,15 +564,15 @@ def test_a_mission_resumed_without_its_key_is_left_as_it_is(tmp_path: Path, monk
     async def scene() -> None:
         with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
             async with stage(tmp_path, step) as runtime:
-                mission_id = (await runtime.service.start(mission(criteria=DONE, proposer=ANTHROPIC))).session_id
+                mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=ANTHROPIC))).session_id
                 monkeypatch.delenv("ANTHROPIC_API_KEY")
-                before = (await runtime.service.state(mission_id)).seq
+                before = (await runtime.runner.state(mission_id)).seq
                 with pytest.raises(PursuitError) as caught:
-                    await runtime.service.run(mission_id)
+                    await runtime.runner.run(mission_id)
                 assert caught.value.code == "model_unavailable"
-                assert (await runtime.service.state(mission_id)).seq == before
+                assert (await runtime.runner.state(mission_id)).seq == before
                 monkeypatch.setenv("ANTHROPIC_API_KEY", endpoint.environment["ANTHROPIC_API_KEY"])
-                assert (await runtime.service.run(mission_id)).verdict_reason == "criteria_met"
+                assert (await runtime.runner.run(mission_id)).verdict_reason == "criteria_met"
 
     play(scene)
 

@@ -38,9 +38,9 @@ def pursued(tmp_path: Path, command: list[str], *calls: tuple[str, dict[str, Any
         async with runtime(tmp_path, command) as opened:
             names = sorted({name for name, _ in calls})
             wanted = mission(proposer=replay(proposal(*calls)), tool_allowlist=names)
-            mission_id = (await opened.service.start(wanted)).session_id
-            await opened.service.run(mission_id)
-            page = await opened.service.history(mission_id, full=True)
+            mission_id = (await opened.runner.start(wanted)).session_id
+            await opened.runner.run(mission_id)
+            page = await opened.runner.history(mission_id, full=True)
             tasks = await opened.tasks.list()
             return await outcomes(opened, mission_id), {"rows": page["iterations"][0]["calls"], "tasks": tasks}
 

@@ -114,8 +114,8 @@ async def first_run(
     runtime = CrashingRuntime(world, state, at, when)
     try:
         async with runtime:
-            mission_id = (await runtime.service.start(mission)).session_id
-            await runtime.service.run(mission_id)
+            mission_id = (await runtime.runner.start(mission)).session_id
+            await runtime.runner.run(mission_id)
     except BaseException as error:
         if not is_crash(error):
             raise

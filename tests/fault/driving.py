@@ -32,7 +32,7 @@ def runtime(state: Path, record: Path) -> Runtime:
 async def main(state: str, record: str, mission_id: str) -> int:
     async with runtime(Path(state), Path(record)) as here:
         try:
-            result = await here.service.run(mission_id)
+            result = await here.runner.run(mission_id)
         except PursuitError as error:
             sys.stdout.write(error.code)
             return 2

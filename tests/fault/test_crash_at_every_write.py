@@ -69,19 +69,19 @@ async def _crash_and_restart(state: Path, at: int, when: Literal["before", "afte
     before = dict(world.executed)
     async with CrashingRuntime(world, state) as runtime:
         if mission_id is None:
-            found = (await runtime.service.list())["sessions"]
+            found = (await runtime.runner.list())["sessions"]
             assert len(found) == (1 if (at, when) == (2, "after") else 0), "the first write is the audit's"
             assert not before, "nothing may run before the mission is stored"
             return
         pending = await calls_of(runtime.ledger, mission_id)
-        state_before = await runtime.service.state(mission_id)
+        state_before = await runtime.runner.state(mission_id)
         if not state_before.terminal:
-            await runtime.service.run(mission_id)
-        after = await runtime.service.state(mission_id)
+            await runtime.runner.run(mission_id)
+        after = await runtime.runner.state(mission_id)
         assert after.status == "terminated"
         assert after.verdict_reason == "max_iterations"
         assert after.iteration_count == 5
-        assert (await runtime.service.verify()).ok
+        assert (await runtime.runner.verify()).ok
         _check(world, pending, await calls_of(runtime.ledger, mission_id), before)
 
 
@@ -162,10 +162,10 @@ def test_a_function_is_asked_again_for_what_is_not_durable(tmp_path: Path, when:
             if mission_id is None:
                 continue
             async with CrashingRuntime(world, state) as runtime:
-                runtime.service.driver.place.handed[mission_id] = propose
-                if not (found := await runtime.service.state(mission_id)).terminal:
-                    await runtime.service.run(mission_id)
-                found = await runtime.service.state(mission_id)
+                runtime.runner.driver.place.handed[mission_id] = propose
+                if not (found := await runtime.runner.state(mission_id)).terminal:
+                    await runtime.runner.run(mission_id)
+                found = await runtime.runner.state(mission_id)
                 assert (found.iteration_count, found.remembered) == (3, {"asked": 3})
                 assert (sorted(set(asked)), len(asked) <= 4) == ([0, 1, 2], True)
         return writes
@@ -198,9 +198,9 @@ async def _full_disk(folder: Path, at: int) -> None:
     world = World()
     state = folder / str(at) / "ledger.db"
     async with CrashingRuntime(world, state) as runtime:
-        mission_id = (await runtime.service.start(mission())).session_id
+        mission_id = (await runtime.runner.start(mission())).session_id
         full = _FullDisk(runtime.ledger, world, at)
-        driver = replace(runtime.service.driver, ledger=full)
+        driver = replace(runtime.runner.driver, ledger=full)
         with pytest.raises(LedgerUnavailable):
             await driver.drive(RunOrder(mission_id))
         assert full.marks is not None
@@ -209,7 +209,7 @@ async def _full_disk(folder: Path, at: int) -> None:
         assert began <= intended, f"effects without a durable intent: {began - intended}"
         marks = dict(world.executed)
     async with CrashingRuntime(world, state) as runtime:
-        await runtime.service.run(mission_id)
+        await runtime.runner.run(mission_id)
         calls = await calls_of(runtime.ledger, mission_id)
         assert all(len(call["settled"]) == 1 for call in calls.values())
         for call in calls.values():

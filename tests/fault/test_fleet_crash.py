@@ -49,14 +49,14 @@ def mission() -> Mission:
 
 
 async def check(runtime: CrashingRuntime, world: World, mission_id: str) -> None:
-    state = await runtime.service.state(mission_id)
+    state = await runtime.runner.state(mission_id)
     assert state.closed
-    listed = {row["session_id"] for row in (await runtime.service.list())["sessions"]} - {mission_id}
+    listed = {row["session_id"] for row in (await runtime.runner.list())["sessions"]} - {mission_id}
     assert listed <= set(state.children), "a spawn has one child, however often it is begun"
     assert all(child.used == {} for name, child in state.children.items() if name not in listed)
     spent = dict.fromkeys(POOLED, 0.0)
     for name in listed:
-        kept = await runtime.service.state(name)
+        kept = await runtime.runner.state(name)
         assert kept.closed, f"{name} was left {kept.status}"
         assert kept.parent == mission_id
         for cap, amount in used_of(kept).items():
@@ -66,7 +66,7 @@ async def check(runtime: CrashingRuntime, world: World, mission_id: str) -> None
         assert state.lent.get(cap, 0) == spent[cap], f"{cap}: what came back is what was not used"
     assert len(world.executed) <= CAPS["max_tool_calls"] - state.tool_calls
     assert all(times == 1 for key, times in world.executed.items() if key.startswith("w"))
-    assert (await runtime.service.verify()).ok
+    assert (await runtime.runner.verify()).ok
 
 
 async def crash_and_restart(folder: Path, at: int, when: Literal["before", "after"], *, abort: bool) -> None:
@@ -76,13 +76,13 @@ async def crash_and_restart(folder: Path, at: int, when: Literal["before", "afte
     if mission_id is None:
         return
     async with CrashingRuntime(world, path) as runtime:
-        state = await runtime.service.state(mission_id)
+        state = await runtime.runner.state(mission_id)
         if state.terminal:
-            await runtime.service.report(mission_id)
+            await runtime.runner.report(mission_id)
         elif abort:
-            await runtime.service.abort(mission_id)
+            await runtime.runner.abort(mission_id)
         else:
-            after = await runtime.service.run(mission_id)
+            after = await runtime.runner.run(mission_id)
             assert (after.verdict_reason, after.iteration_count) == ("max_tool_calls", 2)
         await check(runtime, world, mission_id)
 

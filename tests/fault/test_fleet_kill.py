@@ -55,7 +55,7 @@ async def killed(folder: Path) -> str:
     """A mission whose driver was killed while both children were at work."""
     state, record = folder / "ledger.db", folder / "record"
     async with driving.runtime(state, record) as here:
-        mission_id = (await here.service.start(mission())).session_id
+        mission_id = (await here.runner.start(mission())).session_id
     words = [sys.executable, driving.__file__, str(state), str(record), mission_id]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     try:
@@ -80,11 +80,11 @@ def test_killed_with_children_at_work_the_parents_resume_goes_on_with_them(tmp_p
     async def scene() -> None:
         mission_id = await killed(tmp_path)
         async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
-            state = await here.service.run(mission_id)
+            state = await here.runner.run(mission_id)
             assert state.verdict_reason == "max_iterations"
             assert len(state.children) == 2
             for name in state.children:
-                child = await here.service.state(name)
+                child = await here.runner.state(name)
                 assert (child.closed, child.verdict_reason, child.iteration_count) == (True, "max_iterations", STEPS)
             assert used_of(state)["max_iterations"] == 2 * STEPS + 1
         every = {f"{name}{place}": 1 for name in "ab" for place in range(STEPS)}
@@ -99,18 +99,18 @@ def test_killed_with_children_at_work_an_abort_ends_them_all(tmp_path: Path) -> 
     async def scene() -> None:
         mission_id = await killed(tmp_path)
         async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
-            state = await here.service.abort(mission_id)
+            state = await here.runner.abort(mission_id)
             assert (state.closed, len(state.children)) == (True, 2)
             done = 0
             for name in state.children:
-                child = await here.service.state(name)
+                child = await here.runner.state(name)
                 assert (child.closed, child.verdict_reason) == (True, "user_abort")
                 done += child.iteration_count
             assert state.lent["max_iterations"] == done <= 2 * STEPS
             before = lines(tmp_path / "record")
             assert sorted(before) == ["a0", "a1", "b0", "b1"]
         async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
-            assert await here.service.interrupted() == []
+            assert await here.runner.interrupted() == []
         assert lines(tmp_path / "record") == before
 
     anyio.run(scene)

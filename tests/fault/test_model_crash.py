@@ -71,8 +71,8 @@ async def first_run(
     mission_id = ""
     try:
         async with runtime:
-            mission_id = (await runtime.service.start(wanted)).session_id
-            await runtime.service.run(mission_id)
+            mission_id = (await runtime.runner.start(wanted)).session_id
+            await runtime.runner.run(mission_id)
     except BaseException as error:
         inner: Any = error
         while isinstance(inner, BaseExceptionGroup):
@@ -95,18 +95,18 @@ async def crash_and_restart(
         paid = await answers_in(runtime.ledger, mission_id)
         before = Counter(place_of(request) for request in endpoint.seen)
         endpoint.seen.clear()
-        if not (await runtime.service.state(mission_id)).terminal:
-            await runtime.service.run(mission_id)
+        if not (await runtime.runner.state(mission_id)).terminal:
+            await runtime.runner.run(mission_id)
         asked = Counter(place_of(request) for request in endpoint.seen)
         assert not set(asked) & set(paid), f"paid for twice: {at} {when}"
         assert all(count == 1 for count in (*asked.values(), *before.values()))
-        after = await runtime.service.state(mission_id)
+        after = await runtime.runner.state(mission_id)
         assert (after.verdict_reason, after.iteration_count) == ("max_iterations", 2)
         assert await answers_in(runtime.ledger, mission_id) == {(0, 0): 1, (0, 1): 1, (0, 2): 1, (1, 0): 1}
         assert after.tokens - after.conversation.estimated_tokens == 50, "each answer counts once"
         twice = len(set(asked) & set(before))
         if twice:
-            told = (await runtime.service.status(mission_id))["model"]
+            told = (await runtime.runner.status(mission_id))["model"]
             assert told["estimated_tokens"] == after.conversation.estimated_tokens > 0, (
                 "what was in flight is an estimate"
             )

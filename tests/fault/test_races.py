@@ -84,7 +84,7 @@ async def _round(folder: Path, chance: random.Random, word: str) -> float:
     """One word, and how long after it something was still under way."""
     state, record = folder / "ledger.db", folder / "record"
     async with runtime(state, record) as here:
-        service = here.service
+        service = here.runner
         mission_id = (await service.start(mission(chance.randrange(4)))).session_id
         process = _driver(state, record, mission_id)
         await _running(service, mission_id, 1)

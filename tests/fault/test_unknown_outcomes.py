@@ -71,12 +71,12 @@ def settled(
     async def scene() -> tuple[list[str | None], CallSettled]:
         async with opened as runtime:
             if between is not None and wanted[:-1]:
-                first = await runtime.service.start(mission(proposer=replay(proposal(*wanted[:-1]))))
-                await runtime.service.run(first.session_id)
+                first = await runtime.runner.start(mission(proposer=replay(proposal(*wanted[:-1]))))
+                await runtime.runner.run(first.session_id)
                 await anyio.to_thread.run_sync(between)
             given = {"proposer": replay(proposal(*(wanted if between is None else wanted[-1:]))), **more}
-            mission_id = (await runtime.service.start(mission(**given))).session_id
-            await runtime.service.run(mission_id)
+            mission_id = (await runtime.runner.start(mission(**given))).session_id
+            await runtime.runner.run(mission_id)
             found = [outcome for _tool, outcome in await outcomes(runtime, mission_id)]
             return found, (await events_of(runtime, mission_id, CallSettled))[-1]
 
@@ -143,10 +143,10 @@ def test_a_submission_of_a_mission(when: str, tmp_path: Path) -> None:
         async with opened as runtime:
             before = [("exam.probe", {"x": DIES})] if when == "before" else []
             given = replay(proposal(*before, ("exam.submit_final", {"x": DIES})))
-            started = await runtime.service.start(mission(proposer=given))
+            started = await runtime.runner.start(mission(proposer=given))
             if when == "before":
                 (tmp_path / "there").unlink()  # from here on it cannot be started again
-            await runtime.service.run(started.session_id)
+            await runtime.runner.run(started.session_id)
             return (await events_of(runtime, started.session_id, CallSettled))[-1]
 
     last = play(scene)
@@ -162,8 +162,8 @@ def test_a_call_that_is_a_task(when: str, tmp_path: Path) -> None:
         async with staged(tmp_path, config) as runtime:
             given = replay(*(proposal(one) for one in ended_by(tmp_path, when)))
             wanted = mission(proposer=given, budget=Budget(max_iterations=2))
-            mission_id = (await runtime.service.start(wanted)).session_id
-            await runtime.service.run(mission_id)
+            mission_id = (await runtime.runner.start(wanted)).session_id
+            await runtime.runner.run(mission_id)
             task = (await runtime.tasks.list())["tasks"][0]
             last = (await events_of(runtime, mission_id, CallSettled))[-1]
             return last, await runtime.tasks.store.get(task["task_id"])
@@ -191,7 +191,7 @@ def test_a_request_to_a_language_model(when: str, model: str, tmp_path: Path, mo
 
     async def scene() -> tuple[str | None, int]:
         async with stage(tmp_path, step) as runtime:
-            service = quickly(runtime.service)
+            service = quickly(runtime.runner)
             mission_id = (await service.start(mission(criteria=DONE, proposer=model))).session_id
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(service.run, mission_id)

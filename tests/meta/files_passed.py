@@ -185,8 +185,8 @@ async def page_approval(folder: Path) -> Passage:
     runtime = Runtime(state=folder / "ledger.db", config=asks, servers={"world": [write]})
     async with runtime, page(runtime, folder) as served, served.person() as person:
         asked = started(proposer=repeat("write", text="a"), budget=Budget(max_iterations=3))
-        await runtime.service.run((await runtime.service.start(asked)).session_id)
-        (row,) = await Approvals(runtime.service).open()
+        await runtime.runner.run((await runtime.runner.start(asked)).session_id)
+        (row,) = await Approvals(runtime.runner).open()
         with recording() as passage:
             await person.press(f"/approvals/{row.approval_id}", answer="once")
     return passage
@@ -194,7 +194,7 @@ async def page_approval(folder: Path) -> Passage:
 
 async def _iteration(runtime: Runtime, name: str) -> Passage:
     with recording() as passage:
-        await runtime.service.iterate(name)
+        await runtime.runner.iterate(name)
     return passage
 
 
@@ -202,7 +202,7 @@ async def model_iteration(folder: Path) -> Passage:
     with pytest.MonkeyPatch.context() as patch, scripted(patch, calls(("world__step", {})), calls(("world__step", {}))):
         async with stage(folder, step) as runtime:
             wanted = started(proposer=OPENAI, budget=Budget(max_iterations=9))
-            return await _iteration(runtime, (await runtime.service.start(wanted)).session_id)
+            return await _iteration(runtime, (await runtime.runner.start(wanted)).session_id)
 
 
 async def agent_turn(folder: Path) -> Passage:

@@ -143,7 +143,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Runtime, Client]]:
 async def run_missions(collected: Collected) -> dict[str, str]:
     """Runs the missions and asks the MCP server about them; their ids by their names."""
     async with opened(collected.place.folder) as (runtime, client):
-        service = runtime.service
+        service = runtime.runner
         ids = {
             name: (await service.start(Mission(**one))).session_id for name, one in MISSIONS.items() if name != "client"
         }

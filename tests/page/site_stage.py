@@ -84,7 +84,7 @@ class Site(House):
 
     async def _seed(self) -> None:
         async with self.runtime(mode="auto") as runtime:
-            service = runtime.service
+            service = runtime.runner
             light = [proposal(("odd.weigh", {"kilos": kilos}), rationale="Lighter.") for kilos in (4, 3, 1.5)]
             weighed = mission(
                 directive="Make it light enough to carry",
@@ -139,7 +139,7 @@ class Site(House):
                 )
                 waits = (await runtime.pursue(asks)).session_id
                 self.missions[f"waiting-{number}"] = waits
-                (asked,) = (await runtime.service.status(waits))["pending_approvals"]
+                (asked,) = (await runtime.runner.status(waits))["pending_approvals"]
                 self.approvals.append(asked["approval_id"])
 
     async def _attempt(self, one: Any, number: int, label: str) -> None:

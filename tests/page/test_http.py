@@ -81,8 +81,8 @@ def asking(folder: Path) -> Runtime:
 
 async def waiting(runtime: Runtime, **args: Any) -> str:
     """A mission that waits for an approval."""
-    started = await runtime.service.start(mission(proposer=repeat("write", **args), budget=Budget(max_iterations=3)))
-    await runtime.service.run(started.session_id)
+    started = await runtime.runner.start(mission(proposer=repeat("write", **args), budget=Budget(max_iterations=3)))
+    await runtime.runner.run(started.session_id)
     return started.session_id
 
 
@@ -94,8 +94,8 @@ async def measured(runtime: Runtime, iterations: int = 3, **more: Any) -> str:
         budget=Budget(max_iterations=iterations),
         **more,
     )
-    started = await runtime.service.start(wanted)
-    await runtime.service.run(started.session_id)
+    started = await runtime.runner.start(wanted)
+    await runtime.runner.run(started.session_id)
     return started.session_id
 
 
@@ -241,7 +241,7 @@ def test_a_read_only_token_sees_and_cannot_press(tmp_path: Path) -> None:
     async def scene() -> None:
         async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
             found = await waiting(runtime)
-            (asked,) = await Approvals(runtime.service).open()
+            (asked,) = await Approvals(runtime.runner).open()
             reads = served.tokens.make("eve", operator=True, scopes=READS)
             async with served.person(reads) as eve:
                 seen = await eve.get(f"/missions/{found}")
@@ -257,7 +257,7 @@ def test_a_read_only_token_sees_and_cannot_press(tmp_path: Path) -> None:
             async with served.wire() as agent:
                 assert (await agent.post("/page/sign-in", data={"token": client})).status_code == 403
             assert not await events_of(runtime, found, ApprovalAnswered)
-            assert (await runtime.service.status(found))["status"] == "waiting"
+            assert (await runtime.runner.status(found))["status"] == "waiting"
 
     play(scene)
 
@@ -278,16 +278,16 @@ def test_buttons_do_what_they_say_and_the_audit_names_the_operator(tmp_path: Pat
                 wrong = await ann.press(f"/missions/{found}/extend", 422, max_iterations="1")
                 assert "can only be raised" in wrong.text
                 await ann.press(f"/missions/{found}/extend", max_iterations="9")
-                assert (await runtime.service.state(found)).budget["max_iterations"] == 9
+                assert (await runtime.runner.state(found)).budget["max_iterations"] == 9
                 await ann.press(f"/missions/{found}/resume")
-                assert (await runtime.service.state(found)).status == "running"
+                assert (await runtime.runner.state(found)).status == "running"
                 assert "no live process drives it" in (await ann.get(f"/missions/{found}")).text
                 await ann.press(f"/missions/{found}/complete", reason="good enough")
                 late = await ann.press(f"/missions/{found}/abort", 409)
                 assert "has ended" in late.text
                 await ann.press("/missions/mission-0123456789abcdef/pause", 404)
                 await ann.press("/missions/mission-x/pause", 400)
-                lines = [line for line in await runtime.service.audited(found) if line.get("client") == "page"]
+                lines = [line for line in await runtime.runner.audited(found) if line.get("client") == "page"]
                 assert [line["verb"] for line in lines] == ["pause", "extend", "resume", "complete", "abort"]
                 assert {line["who"] for line in lines} == {"ann"} and "refused" in lines[-1]
                 await ann.press("/sign-out")
@@ -301,7 +301,7 @@ def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path
     async def scene() -> None:
         async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
             found = await waiting(runtime, text="first", password="hunter2")
-            (asked,) = await Approvals(runtime.service).open()
+            (asked,) = await Approvals(runtime.runner).open()
             path = f"/approvals/{asked.approval_id}"
             async with served.person() as ann, served.person(served.tokens.make("bob", operator=True)) as bob:
                 inbox = await ann.get("/approvals")
@@ -322,8 +322,8 @@ def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path
                 assert (said.answer, said.channel, said.reason) == ("once", "page", "fine")
                 assert said.by == f"{user_name()} (http, page)"
                 # The next question is compared with the call that was approved.
-                await runtime.service.run(found)
-                (again,) = await Approvals(runtime.service).open()
+                await runtime.runner.run(found)
+                (again,) = await Approvals(runtime.runner).open()
                 assert "The arguments are the same." in (await bob.get(f"/approvals/{again.approval_id}")).text
                 await bob.press(f"/approvals/{again.approval_id}", answer="denied", reason="not now")
                 assert "Nothing waits for you" in (await bob.get("/approvals")).text
@@ -336,8 +336,8 @@ def test_resume_drives_the_mission_where_missions_are_served(tmp_path: Path) -> 
     async def scene() -> None:
         async with asking(tmp_path) as runtime, mission_server(runtime), page(runtime, tmp_path) as served:
             wanted = mission(proposer=repeat("measure"), budget=Budget(max_iterations=3))
-            found = (await runtime.service.start(wanted)).session_id
-            await runtime.service.pause(found)
+            found = (await runtime.runner.start(wanted)).session_id
+            await runtime.runner.pause(found)
             async with served.person() as ann:
                 answer = await ann.press(f"/missions/{found}/resume")
                 assert answer.headers["location"].endswith("?done=resumed")
@@ -369,7 +369,7 @@ def test_hostile_text_stays_text_in_every_view(tmp_path: Path) -> None:
             words = "\n".join(one for one in HOSTILE if "\0" not in one)
             found = await measured(runtime, directive=f"{HOSTILE[1]}\n{chr(10).join(HOSTILE[:13])}")
             asks = await waiting(runtime, text=words)
-            (asked,) = await Approvals(runtime.service).open()
+            (asked,) = await Approvals(runtime.runner).open()
             part = await served_part(served, found)
             call = f"/missions/{found}/calls/{part.rows[0].call_id}?iteration=1"
             paths = ["/missions", f"/missions/{found}", f"/missions/{found}/timeline", f"/missions/{found}/plots", call]
@@ -389,7 +389,7 @@ def test_hostile_text_stays_text_in_every_view(tmp_path: Path) -> None:
 
 async def served_part(served: Served, mission_id: str) -> TimelinePart:
     """The rows of a mission's timeline, as the page reads them."""
-    return await Timelines(served.runtime.service).part(mission_id)
+    return await Timelines(served.runtime.runner).part(mission_id)
 
 
 def dump() -> dict[str, Any]:
@@ -477,16 +477,16 @@ def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differ
                 lines = stream.aiter_lines()
                 first = await _event(lines)
                 assert "It waits for approval" in first["data"] and ann.csrf in first["data"]
-                await runtime.service.pause(found, reason="now")
+                await runtime.runner.pause(found, reason="now")
                 second = await _event(lines)
                 assert "It is paused: now." in second["data"] and second["id"] != first["id"]
             async with served.person() as bob, bob.wire.stream("GET", path) as stream:
                 lines = stream.aiter_lines()
                 await _event(lines)
                 await bob.press("/sign-out")
-                await runtime.service.resume(found)
+                await runtime.runner.resume(found)
                 assert [line async for line in lines] == []  # the stream of a session that ended, ends
-                await runtime.service.pause(found, reason="now")
+                await runtime.runner.pause(found, reason="now")
             async with ann.wire.stream("GET", path, headers={"Last-Event-ID": first["id"]}) as stream:
                 assert (await _event(stream.aiter_lines()))["id"] == second["id"]
             async with ann.wire.stream("GET", path, headers={"Last-Event-ID": second["id"]}) as stream:
@@ -494,7 +494,7 @@ def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differ
                 with anyio.move_on_after(0.3) as silence:
                     await _event(lines)
                 assert silence.cancelled_caught  # it has this fragment already
-            await runtime.service.abort(found)
+            await runtime.runner.abort(found)
             assert "skipped" in (await ann.get(f"/missions/{found}/timeline")).text  # it waits no more
 
     play(scene)
@@ -559,7 +559,7 @@ def test_missions_are_grouped_filtered_and_continued(tmp_path: Path) -> None:
             await waiting(runtime)
             for number in range(55):
                 await measured(runtime, iterations=1, directive=f"Number {number} of many" + " zebras" * (number == 17))
-            await runtime.service.start(mission(directive="Not begun", queue="night"))
+            await runtime.runner.start(mission(directive="Not begun", queue="night"))
             all_of_them = await ann.get("/missions")
             for heading in ("Needs you 1", "Under way 1", "Ended 50"):
                 assert heading in all_of_them.text, heading

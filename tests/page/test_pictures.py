@@ -109,13 +109,13 @@ async def _large(ledger: Path) -> str:
 
     async def start(number: int) -> None:
         async with turn:
-            await runtime.service.start(weighed(directive=f"Mission {number}"))
+            await runtime.runner.start(weighed(directive=f"Mission {number}"))
 
     async with Runtime(state=ledger, config=Configuration(), servers={"odd": [weigh]}) as runtime:
-        long = await runtime.service.start(weighed(directive="Long", budget=Budget(max_iterations=MANY)))
-        await runtime.service.run(long.session_id)
+        long = await runtime.runner.start(weighed(directive="Long", budget=Budget(max_iterations=MANY)))
+        await runtime.runner.run(long.session_id)
         async with anyio.create_task_group() as tasks:
             for number in range(MANY - 1):
                 tasks.start_soon(start, number)
-        await runtime.service.start(weighed(directive="Mission 9999"))
+        await runtime.runner.start(weighed(directive="Mission 9999"))
         return long.session_id

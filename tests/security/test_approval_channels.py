@@ -70,10 +70,10 @@ def test_a_client_over_http_answers_its_own_question(tmp_path: Path, era: str, g
             assert await attack(served, trusted, era, gateway=gateway) == int(listed)
             assert served.world.reached == ["tools/call"] * listed
             if not listed:
-                assert len(await Approvals(served.runtime.service).open()) == 2
+                assert len(await Approvals(served.runtime.runner).open()) == 2
                 return
-            (row,) = (await served.runtime.service.ledger.streams(kind="gateway" if gateway else "mission")).rows[:1]
-            said = [json.loads(one.body) for one in await served.runtime.service.ledger.read(row.name)]
+            (row,) = (await served.runtime.runner.ledger.streams(kind="gateway" if gateway else "mission")).rows[:1]
+            said = [json.loads(one.body) for one in await served.runtime.runner.ledger.read(row.name)]
             assert [one["channel"] for one in said if "channel" in one] == ["http-elicitation"]
 
     run(main)
@@ -91,7 +91,7 @@ def test_a_client_with_the_scope_of_approvers_answers_its_own_question(tmp_path:
     async def main() -> None:
         async with serving(tmp_path, ASK, gateway=gateway) as served:
             served.shown["sly"] = served.tokens.make("sly", scopes=["missions:write", "tools:call", "approvals:answer"])
-            service, url = served.runtime.service, served.url.removesuffix("/mcp")
+            service, url = served.runtime.runner, served.url.removesuffix("/mcp")
             async with http(served.shown["sly"]) as wire:
 
                 async def say(answer: str) -> Any:
@@ -124,7 +124,7 @@ def test_a_client_with_the_scope_of_approvers_answers_for_its_child_mission(tmp_
             served.shown["sly"] = served.tokens.make("sly", scopes=scopes)
             mission = await served.start("sly", parent)
             await served.call("sly", "mission_iterate", {"session_id": mission, "proposal": {"tool_calls": [spawn]}})
-            approvals = Approvals(served.runtime.service)
+            approvals = Approvals(served.runtime.runner)
             with anyio.fail_after(30):
                 while not (rows := await approvals.open()):
                     await anyio.sleep(0.02)
@@ -145,7 +145,7 @@ def test_a_client_with_the_scope_of_approvers_answers_for_its_mission_that_anoth
             served.shown["sly"] = served.tokens.make("sly", scopes=scopes)
             mission = await served.start("sly", {**WIPES, "share": ["guest"]})
             await served.call("guest", "mission_iterate", {"session_id": mission})
-            (row,) = await Approvals(served.runtime.service).open()
+            (row,) = await Approvals(served.runtime.runner).open()
             async with http(served.shown["sly"]) as wire:
                 place = f"{served.url.removesuffix('/mcp')}/approvals/{row.approval_id}"
                 refused = await wire.post(place, json={"answer": "once"})
@@ -168,7 +168,7 @@ def test_a_client_that_may_approve_its_own_calls_answers_for_another(tmp_path: P
             async with agent(served.url, era, trusted, asked) as client:
                 await client.call_tool("mission_iterate", {"session_id": mission})
             assert (asked, served.world.reached) == ([], [])
-            (row,) = await Approvals(served.runtime.service).open()
+            (row,) = await Approvals(served.runtime.runner).open()
             assert row.stream == mission
 
     run(main)
@@ -218,7 +218,7 @@ def test_after_a_restart_a_client_answers_the_question_of_its_task_by_its_channe
             with anyio.fail_after(30):
                 while (now := await state())["status"] == "working":
                     await anyio.sleep(0.02)
-            (row,) = await Approvals(served.runtime.service).open()
+            (row,) = await Approvals(served.runtime.runner).open()
             asked = now.get("inputRequests", {})
             assert (now["status"], list(asked)) == (
                 ("input_required", [row.approval_id]) if who == "trusted" else ("completed", [])
@@ -275,9 +275,9 @@ def write(text: str = "x", token: str = "") -> dict[str, Any]:
 async def waiting(folder: Path, policy: OperatorPolicy = ONE, **args: Any) -> tuple[str, str]:
     """A mission that waits for an answer, in a ledger that no process has open, and its question."""
     async with Runtime(state=folder / "l.db", config=Configuration(policy=policy), servers={"w": [write]}) as runtime:
-        name = (await runtime.service.start(mission(proposer=repeat("write", **args)))).session_id
-        await runtime.service.run(name)
-        (row,) = await Approvals(runtime.service).open(name)
+        name = (await runtime.runner.start(mission(proposer=repeat("write", **args)))).session_id
+        await runtime.runner.run(name)
+        (row,) = await Approvals(runtime.runner).open(name)
         return name, row.approval_id
 
 
@@ -303,13 +303,13 @@ def test_a_yes_by_a_channel_that_is_not_listed_changes_nothing_and_says_so(
     async def main() -> None:
         config = Configuration(policy=ONE, channels=frozenset({"terminal"}))
         async with Runtime(state=tmp_path / "m.db", config=config, servers={"w": [write]}) as runtime:
-            name = (await runtime.service.start(mission(proposer=repeat("write")))).session_id
-            await runtime.service.run(name)
-            (row,) = await Approvals(runtime.service).open(name)
+            name = (await runtime.runner.start(mission(proposer=repeat("write")))).session_id
+            await runtime.runner.run(name)
+            (row,) = await Approvals(runtime.runner).open(name)
             with pytest.raises(PolicyDenied, match="nothing was changed"):
-                await Approvals(runtime.service).answer(row.approval_id, "once", caller=ANN)
+                await Approvals(runtime.runner).answer(row.approval_id, "once", caller=ANN)
             at_terminal = Caller(who="me", transport="terminal")
-            await Approvals(runtime.service).answer(row.approval_id, "once", caller=at_terminal)
+            await Approvals(runtime.runner).answer(row.approval_id, "once", caller=at_terminal)
             (said,) = await events_of(runtime, name, ApprovalAnswered)
             assert said.channel == "terminal"
 
@@ -327,14 +327,14 @@ def test_one_person_answers_for_two(tmp_path: Path, capsys: pytest.CaptureFixtur
     async def main() -> None:
         config = Configuration(policy=TWO)
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"w": [write]}) as runtime:
-            approvals = Approvals(runtime.service)
+            approvals = Approvals(runtime.runner)
             assert (await approvals.open(name))[0].require == 2
             with pytest.raises(Conflict, match="another one must say yes"):  # the same user, over stdio
                 await approvals.answer(approval_id, "mission", caller=Caller(who="me", transport="stdio"))
-            assert (await runtime.service.state(name)).waiting_for == "approval"
+            assert (await runtime.runner.state(name)).waiting_for == "approval"
             answered = await approvals.answer(approval_id, "mission", caller=BOB)
             assert answered.status == "running"
-            state = await runtime.service.state(name)
+            state = await runtime.runner.state(name)
             assert state.approvals.asked[approval_id].answer == "once", "the narrower yes is what both agree on"
             with pytest.raises(Conflict, match="answered already"):
                 await approvals.answer(approval_id, "denied", caller=ANN)
@@ -350,7 +350,7 @@ def test_a_no_of_anyone_refuses_and_a_grant_of_one_covers_no_call_that_needs_two
     async def main() -> None:
         config = Configuration(policy=policy)
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"w": [write]}) as runtime:
-            service, approvals = runtime.service, Approvals(runtime.service)
+            service, approvals = runtime.runner, Approvals(runtime.runner)
             name = (await service.start(mission(proposer={"kind": "client"}, budget={"max_iterations": 9}))).session_id
 
             async def asked(text: str) -> Approval:
@@ -380,7 +380,7 @@ def test_two_operators_answer_a_question_of_the_gateway(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with serving(tmp_path, two, gateway=True) as served:
-            approvals = Approvals(served.runtime.service)
+            approvals = Approvals(served.runtime.runner)
             refused = await served.call("guest", "wipe")
             assert "needs the yes of 2 people" in refused["content"][0]["text"]
             (row,) = await approvals.open()
@@ -442,7 +442,7 @@ async def _looked_at(desk: Desk) -> None:
 def test_the_gateway_keeps_the_arguments_of_a_question_whole(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, ASK, gateway=True) as served:
-            service, approvals = served.runtime.service, Approvals(served.runtime.service)
+            service, approvals = served.runtime.runner, Approvals(served.runtime.runner)
             await served.call("guest", "wipe", {"script": LONG, "secret_script": "rm"})
             (row,) = await approvals.open()
             assert row.cut and "rm -rf" not in str(row)
@@ -486,7 +486,7 @@ def test_a_long_tool_name_or_two_keys_that_look_alike_hide_an_argument(
 
     async def main() -> None:
         async with serving(tmp_path, ASK, gateway=True) as served:
-            approvals = Approvals(served.runtime.service)
+            approvals = Approvals(served.runtime.runner)
             for args in hidden:
                 await served.call("guest", name, args)
                 (row,) = await approvals.open()

@@ -28,7 +28,7 @@ server = "world"
 def test_a_yes_to_one_client_covers_no_other_in_a_shared_mission(tmp_path: Path, answer: Any) -> None:
     async def main() -> None:
         async with serving(tmp_path, ASK) as served:
-            approvals = Approvals(served.runtime.service)
+            approvals = Approvals(served.runtime.runner)
             mission = await served.start("other", {**WIPES, "share": ["guest"]})
             asked = {"session_id": mission}
             await served.call("other", "mission_iterate", asked)
@@ -63,7 +63,7 @@ def granted(tool: str, who: str, people: int) -> str:
 def test_a_yes_at_the_gateway_covers_no_later_token_of_the_same_name(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, ASK, gateway=True) as served:
-            approvals = Approvals(served.runtime.service)
+            approvals = Approvals(served.runtime.runner)
             assert (await served.call("guest", "wipe"))["isError"]
             (question,) = await approvals.open()
             await approvals.answer(question.approval_id, "mission")

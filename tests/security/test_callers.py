@@ -94,8 +94,8 @@ def test_a_mission_keeps_the_layer_of_the_caller_who_started_it(tmp_path: Path) 
     async def main() -> None:
         async with serving(tmp_path, POLICY) as served:
             mission = await served.start("guest", WIPES)
-            await served.runtime.service.iterate(mission)  # the operator drives it, and it is the guest's still
-            page = await served.runtime.service.history(mission, full=True)
+            await served.runtime.runner.iterate(mission)  # the operator drives it, and it is the guest's still
+            page = await served.runtime.runner.history(mission, full=True)
             (call,) = page["iterations"][0]["calls"]
             assert (call["outcome"], served.world.reached) == ("denied", [])
 
@@ -109,7 +109,7 @@ def test_a_callers_layer_holds_in_the_mission_of_another_caller(tmp_path: Path, 
         async with serving(tmp_path, POLICY) as served:
             mission = await served.start("other", {**WIPES, "share": ["guest"]})
             await served.call("guest", "mission_iterate", {"session_id": mission, "background": background})
-            service = served.runtime.service
+            service = served.runtime.runner
             with anyio.fail_after(30):
                 while (await service.state(mission)).iteration_count < 1:
                     await anyio.sleep(0.01)
@@ -150,7 +150,7 @@ def test_a_callers_layer_holds_for_checks(tmp_path: Path, who: str, runs: bool) 
         async with serving(tmp_path, config) as served:
             started = await served.start(who, mission)
             await served.call(who, "mission_iterate", {"session_id": started})
-            state = await served.runtime.service.state(started)
+            state = await served.runtime.runner.state(started)
             assert (state.results["c"].status == "met") is runs
 
     run(main)
@@ -199,7 +199,7 @@ def test_the_mission_of_another_caller_is_not_found_and_not_touched(tmp_path: Pa
             typed = {"ref": ref, "argument": {"name": "id", "value": "mission-"}}
             completed = await served.ask("guest", "completion/complete", typed)
             assert completed["result"]["completion"]["values"] == []
-            state = await served.runtime.service.state(mission)
+            state = await served.runtime.runner.state(mission)
             assert (state.status, served.world.reached) == ("pending", [])
             own = await served.call("other", "mission_list")
             assert [row["session_id"] for row in own["structuredContent"]["sessions"]] == [mission]
@@ -259,7 +259,7 @@ def test_a_rotated_token_keeps_its_missions_and_tasks_and_one_of_the_same_name_g
 def test_what_has_no_owner_belongs_to_the_operator_and_the_user_of_the_ledger(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, OPEN) as served:
-            service = served.runtime.service
+            service = served.runtime.runner
             started = await service.start(parse_mission(WIPES))
             refused = await served.call("guest", "mission_status", {"session_id": started.session_id})
             assert refused["isError"]
@@ -282,7 +282,7 @@ def test_a_client_that_ends_its_mission_as_completed_is_named_or_refused(tmp_pat
             mission = await served.start("guest", WIPES)
             ended = await served.call("guest", "mission_complete", {"session_id": mission})
             assert bool(ended.get("isError")) is not may
-            service = served.runtime.service
+            service = served.runtime.runner
             status, report = await service.status(mission), await service.report(mission)
             assert status["status"] == ("completed" if may else "pending")
             said = {"by": "guest (http, t 1)", "unmet": ["c"]} if may else None
@@ -299,7 +299,7 @@ def test_a_client_ends_no_mission_of_another_as_completed(tmp_path: Path) -> Non
             mission = await served.start("other", {**WIPES, "share": ["guest"]})
             refused = await served.call("guest", "mission_complete", {"session_id": mission})
             assert refused["structuredContent"]["code"] == "policy_denied", refused
-            assert (await served.runtime.service.state(mission)).status == "pending"
+            assert (await served.runtime.runner.state(mission)).status == "pending"
             assert not (await served.call("other", "mission_complete", {"session_id": mission})).get("isError")
 
     run(main)
@@ -373,7 +373,7 @@ def test_a_task_goes_on_after_a_restart_as_the_client_that_asked_for_it(tmp_path
         shown, mission = await first()
         async with serving(tmp_path, config, shown=shown) as served:
             await until(served.runtime, mission, lambda state: state.iteration_count == 2)
-            service = served.runtime.service
+            service = served.runtime.runner
             state = await service.state(mission)
             assert state.driver == Identity(subject=state.owner, credential=who)
             assert (state.owner is None) is (who == "ann"), "a client's run is not the operator's"

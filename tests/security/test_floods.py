@@ -186,7 +186,7 @@ def test_half_an_answer_to_an_approval_ends(tmp_path: Path, who: str | None, sta
     async def main() -> None:
         stage = Stage()
         async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
-            routes = approval_routes(runtime.service, tokens, limits=SMALL)
+            routes = approval_routes(runtime.runner, tokens, limits=SMALL)
             async with stage.serving(tokens, routes=routes):
                 answer = await anyio.to_thread.run_sync(half_answer, stage.port, shown)
         assert answer.split()[1] == status, answer

@@ -66,9 +66,9 @@ def test_a_client_starts_more_missions_than_it_may_also_after_a_restart(tmp_path
             )
             await served.call("other", "mission_abort", {"session_id": mission})
             await served.start("other", WIPES)
-            await served.runtime.service.start(parse_mission(WIPES))  # the operator has no ceilings
+            await served.runtime.runner.start(parse_mission(WIPES))  # the operator has no ceilings
             shown.update(served.shown)
-            assert (await served.runtime.service.verify()).ok
+            assert (await served.runtime.runner.verify()).ok
 
     async def second() -> None:
         async with serving(tmp_path, config, shown=shown) as served:
@@ -104,7 +104,7 @@ def test_a_client_asks_for_a_mission_without_a_bound(tmp_path: Path) -> None:
             why = await refused(served, "guest", endless)
             assert why["code"] == "validation_error" and "only the operator" in str(why)
             await served.start("other", endless)
-            await served.runtime.service.start(parse_mission(endless))
+            await served.runtime.runner.start(parse_mission(endless))
 
     run(main)
 
@@ -161,10 +161,10 @@ def test_notifications_pass_neither_the_scopes_nor_the_calls_in_a_minute(
             lines, recorded = list[str](), [] if said == 403 else [f"call world.{WIPE}"] * 2
             with anyio.move_on_after(10):
                 while len(lines) < len(recorded):
-                    lines = [line["verb"] for line in await gateway_lines(served.runtime.service.ledger)]
+                    lines = [line["verb"] for line in await gateway_lines(served.runtime.runner.ledger)]
             asked = await say("notifications/progress", id=4, params={})
             assert asked.status_code == 403 if said == 403 else "calls_a_minute = 2" in asked.text
-            lines = [line["verb"] for line in await gateway_lines(served.runtime.service.ledger)]
+            lines = [line["verb"] for line in await gateway_lines(served.runtime.runner.ledger)]
             assert lines == recorded, "one that is dropped costs nothing"
 
     run(main)
@@ -187,7 +187,7 @@ def test_a_client_drives_more_missions_at_once_than_it_may(tmp_path: Path, backg
                 assert answer["structuredContent"]["details"]["limit"] == "running", answer
                 served.world.hold.set()
             with anyio.fail_after(30):
-                while (await served.runtime.service.state(one)).iteration_count < 2:
+                while (await served.runtime.runner.state(one)).iteration_count < 2:
                     await anyio.sleep(0.01)
                 while (await served.call("guest", "mission_iterate", {"session_id": two})).get("isError"):
                     await anyio.sleep(0.05)
@@ -217,14 +217,14 @@ def test_a_background_run_that_waits_for_its_pace_is_driven(tmp_path: Path) -> N
 def test_background_runs_whose_questions_are_answered_go_on_one_after_the_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, f"{ASK}[limits]\nrunning = 1\n") as served:
-            approvals, names = Approvals(served.runtime.service), list[str]()
+            approvals, names = Approvals(served.runtime.runner), list[str]()
             for _ in range(2):
                 names.append(await served.start("guest", {**WIPES, "budget": {"max_iterations": 1}}))
                 begun = await served.call("guest", "mission_iterate", {"session_id": names[-1], "background": True})
                 assert not begun.get("isError"), begun
                 await until(served.runtime, names[-1], lambda state: state.waiting_for == "approval")
                 with anyio.fail_after(30):
-                    while await served.runtime.service.ledger.is_claimed(names[-1]):
+                    while await served.runtime.runner.ledger.is_claimed(names[-1]):
                         await anyio.sleep(0.01)
             served.world.hold = anyio.Event()
             for row in await approvals.open():
@@ -252,7 +252,7 @@ def test_a_client_has_more_tasks_at_once_than_it_may(tmp_path: Path) -> None:
             with anyio.move_on_after(1):
                 answer = await served.ask("guest", "tools/call", {"name": "nap", "arguments": {}}, able=TASKS)
                 assert "tasks_at_once = 1" in str(answer), answer
-            rows = (await served.runtime.service.ledger.streams(kind="task")).rows
+            rows = (await served.runtime.runner.ledger.streams(kind="task")).rows
             assert len(rows) == 1
             await served.ask("guest", "tasks/cancel", {"taskId": begun["taskId"]})
 
@@ -271,7 +271,7 @@ def test_a_client_has_more_tasks_at_once_than_it_may(tmp_path: Path) -> None:
 def test_a_client_uses_more_than_it_may(tmp_path: Path, limit: str, spent: Spent) -> None:
     async def main() -> None:
         async with serving(tmp_path, limits(limit)) as served:
-            service = served.runtime.service
+            service = served.runtime.runner
             mission = await served.start("guest", WIPES)
             assert service.limits is not None
             await service.limits.ceiling(await service.state(mission), spent)
@@ -291,7 +291,7 @@ def test_a_client_uses_more_than_it_may(tmp_path: Path, limit: str, spent: Spent
 def test_what_missions_store_is_counted_as_they_run_and_given_back_when_they_are_forgotten(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, limits("bytes_stored = 4000")) as served:
-            service = served.runtime.service
+            service = served.runtime.runner
             mission = await served.start("guest", {**WIPES, "budget": {"max_iterations": 50}})
             asked = {"session_id": mission, "max_iterations_this_call": 50}
             told = (await served.call("guest", "mission_iterate", asked))["structuredContent"]
@@ -312,7 +312,7 @@ def test_what_missions_store_is_counted_as_they_run_and_given_back_when_they_are
 def test_questions_at_the_gateway_store_no_more_than_a_client_may(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path, f"{ASK}[limits]\nbytes_stored = 100_000\n", gateway=True) as served:
-            service = served.runtime.service
+            service = served.runtime.runner
 
             async def asked(who: str, size: int, number: int) -> dict[str, Any]:
                 arguments = {"password": "hunter2", "text": "x" * size, "n": number}

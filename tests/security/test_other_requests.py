@@ -21,7 +21,7 @@ NOT_LISTED = "servers.hostile.methods does not list it"
 
 async def trail(stage: House) -> list[tuple[str, str]]:
     """What `pursuit audit` shows of the gateway."""
-    return [(line["verb"], line["outcome"]) for line in await gateway_lines(stage.runtime.service.ledger)]
+    return [(line["verb"], line["outcome"]) for line in await gateway_lines(stage.runtime.runner.ledger)]
 
 
 @pytest.mark.guarantee("custom-methods-are-listed")
@@ -134,7 +134,7 @@ def test_each_request_that_reads_is_in_the_audit_before_it_is_answered(tmp_path:
         server = hostile(*([MODERN] if era == MODERN else []))
         async with house(tmp_path, server) as quiet:
             await (await quiet.client(era)).result("resources/read", {"uri": "x://hostile"})
-            assert await quiet.runtime.service.audit.lines() == []
+            assert await quiet.runtime.runner.audit.lines() == []
         stage_config = replace(
             Configuration(servers={"hostile": server}, policy=OperatorPolicy(mode="auto")),
             audit=AuditConfig(reads=True),
@@ -146,7 +146,7 @@ def test_each_request_that_reads_is_in_the_audit_before_it_is_answered(tmp_path:
             ref = {"type": "ref/prompt", "name": "greet"}
             await client.result("completion/complete", {"ref": ref, "argument": {"name": "who", "value": ""}})
             await follow(client)
-            lines = await stage.runtime.service.audit.lines()
+            lines = await stage.runtime.runner.audit.lines()
             wanted = {"notifications": {"resourceSubscriptions": ["x://hostile"]}}
             subscribed = ("resources/subscribe", {"uri": "x://hostile"})
             assert [(line["verb"], line["arguments"]) for line in lines] == [
@@ -180,7 +180,7 @@ def test_in_a_mission_resources_and_prompts_are_calls_under_policy_and_in_the_le
             for who in ("guest", "other"):
                 started = await served.start(who, mission)
                 await served.call(who, "mission_iterate", {"session_id": started})
-                page = await served.runtime.service.history(started, full=True)
+                page = await served.runtime.runner.history(started, full=True)
                 made = page["iterations"][0]["calls"]
                 outcomes[who] = [(call["tool"], call["outcome"]) for call in made]
                 assert served.world.reached == ([] if who == "guest" else ["resources/read", "prompts/get"])

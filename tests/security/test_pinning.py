@@ -75,7 +75,7 @@ def world(tmp_path: Path) -> World:
 
 async def approve(runtime: Runtime, given: str = "once") -> list[Approval]:
     """The open questions, which are answered like this."""
-    approvals = Approvals(runtime.service)
+    approvals = Approvals(runtime.runner)
     asked = await approvals.open()
     for one in asked:
         await approvals.answer(one.approval_id, given)  # pyright: ignore[reportArgumentType]
@@ -153,7 +153,7 @@ server = "turner"
                     asks = {"session_id": started, "max_iterations_this_call": 3}
                     await client.call_tool("mission_iterate", asks)
             assert (asked, world.called) == ([], ["other", "turn"])
-            (row,) = await Approvals(served.runtime.service).open()
+            (row,) = await Approvals(served.runtime.runner).open()
             assert INJECTED in row.description
 
     run(main)
@@ -222,7 +222,7 @@ def mission(*steps: Sequence[tuple[str, dict[str, Any]]]) -> Any:
 
 
 async def outcomes(runtime: Runtime, mission_id: str) -> list[tuple[str, str]]:
-    page = await runtime.service.history(mission_id, full=True)
+    page = await runtime.runner.history(mission_id, full=True)
     calls = [call for iteration in page["iterations"] for call in iteration["calls"]]
     return [(call["tool"].partition(".")[2], call["outcome"]) for call in calls]
 
@@ -254,25 +254,25 @@ def test_during_a_mission_a_change_is_one_question_for_the_server_and_the_rest_g
 ) -> None:
     async def main() -> None:
         async with running(tmp_path, configured(world)) as runtime:
-            started = (await runtime.service.start(mission(*STEPS))).session_id
-            state = await runtime.service.run(started)
+            started = (await runtime.runner.start(mission(*STEPS))).session_id
+            state = await runtime.runner.run(started)
             assert state.waiting_for == "approval"
             assert world.called == ["write", "turn"]
             (asked,) = await approve(runtime, given)
             assert asked.description.startswith("accept the changed tools of server world?")
             shown = [line for line in asked.description.splitlines() if line.startswith(("changed", "added"))]
             assert shown == ["changed write", "changed other", "added more"]
-            await runtime.service.run(started)
+            await runtime.runner.run(started)
             expected = [("write", "ok"), ("turn", "ok"), ("write", after), ("other", after), ("turn", "ok")]
             assert await outcomes(runtime, started) == [*expected, ("write", after)]
             assert await approve(runtime) == []
-            accepted = [line for line in await runtime.service.audit.lines() if "accepts" in line.get("arguments", {})]
+            accepted = [line for line in await runtime.runner.audit.lines() if "accepts" in line.get("arguments", {})]
             assert [line["arguments"]["accepts"]["server"] for line in accepted] == ["world"]
-            events = [decode_pin(one.body) for one in await runtime.service.ledger.read(PINS)]
+            events = [decode_pin(one.body) for one in await runtime.runner.ledger.read(PINS)]
             pinned = [(event.how, sorted(event.tools)) for event in events if hasattr(event, "how")]  # type: ignore[union-attr]
             first = ("first", ["other", "turn", "write"])
             assert pinned == ([first, ("accepted", ["more", "other", "write"])] if after == "ok" else [first])
-            assert (await runtime.service.verify()).ok
+            assert (await runtime.runner.verify()).ok
 
     run(main)
 
@@ -284,14 +284,14 @@ def test_a_grant_in_a_mission_is_for_the_definition_that_it_was_given_for(tmp_pa
 
     async def main() -> None:
         async with running(tmp_path, configured(world, policy)) as runtime:
-            started = (await runtime.service.start(mission(*steps))).session_id
-            await runtime.service.run(started)
+            started = (await runtime.runner.start(mission(*steps))).session_id
+            await runtime.runner.run(started)
             assert len(await approve(runtime, "mission")) == 1
-            await runtime.service.run(started)
+            await runtime.runner.run(started)
             assert world.called == ["write", "write", "turn"]
             (asked,) = await approve(runtime, "denied")
             assert asked.tool == "world.write"
-            await runtime.service.run(started)
+            await runtime.runner.run(started)
             assert world.called == ["write", "write", "turn"]
 
     run(main)
@@ -301,15 +301,15 @@ def test_a_grant_in_a_mission_is_for_the_definition_that_it_was_given_for(tmp_pa
 def test_a_yes_for_a_call_is_void_if_the_tool_changes_before_the_call_is_sent(tmp_path: Path, world: World) -> None:
     async def main() -> None:
         async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
-            started = (await runtime.service.start(mission([("write", {})]))).session_id
-            await runtime.service.run(started)
+            started = (await runtime.runner.start(mission([("write", {})]))).session_id
+            await runtime.runner.run(started)
         world.lists(POISONED)
         async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
             await approve(runtime)
-            state = await runtime.service.run(started)
+            state = await runtime.runner.run(started)
             assert (state.waiting_for, world.called) == ("approval", [])
             await approve(runtime)
-            await runtime.service.run(started)
+            await runtime.runner.run(started)
             assert world.called == ["write"]
 
     run(main)
@@ -337,13 +337,13 @@ def test_what_a_changed_tool_may_do_depends_on_pin_and_on_what_it_may_do_at_all(
 
     async def main() -> None:
         async with running(tmp_path, configured(world, **more)) as runtime:
-            started = (await runtime.service.start(mission(*steps))).session_id
-            await runtime.service.run(started)
+            started = (await runtime.runner.start(mission(*steps))).session_id
+            await runtime.runner.run(started)
             assert len(await approve(runtime)) == (outcome is None)
             assert [row[1] for row in (await outcomes(runtime, started))[2:]] == ([outcome] if outcome else [])
             listed = await runtime.toolbox.listing()
             assert bool(listed["warnings"]) is False or notice
-            hows = [getattr(decode_pin(one.body), "how", "") for one in await runtime.service.ledger.read(PINS)]
+            hows = [getattr(decode_pin(one.body), "how", "") for one in await runtime.runner.ledger.read(PINS)]
             assert ("notice" in hows) is notice
 
     run(main)

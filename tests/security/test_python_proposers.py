@@ -82,7 +82,7 @@ class Attacked(Victim):
             config = Configuration()
             async with Runtime(state=self.state, config=config, tools=[own]) as runtime:
                 settings = PythonProposer(callable=self.named, **proposer)
-                return (await runtime.service.start(mission(settings))).session_id
+                return (await runtime.runner.start(mission(settings))).session_id
 
         return anyio.run(store)
 
@@ -229,9 +229,9 @@ async def test_only_a_worker_whose_configuration_lists_the_code_drives_it(
     listed = Configuration(callables=frozenset({attacked.named}))
     async with Runtime(state=address, config=Configuration(), tools=[own]) as runtime:
         settings = PythonProposer(callable=attacked.named)
-        mission_id = (await runtime.service.start(mission(settings), for_workers=True)).session_id
+        mission_id = (await runtime.runner.start(mission(settings), for_workers=True)).session_id
         worker = runtime.worker(name="w", version="0")
-        assert not worker.serves(requirements_of(await runtime.service.state(mission_id)))
+        assert not worker.serves(requirements_of(await runtime.runner.state(mission_id)))
         with pytest.raises(ProposerNotHere, match=r"callables = \["):
             await runtime.resume(mission_id)
         assert not attacked.owned

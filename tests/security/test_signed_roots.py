@@ -44,7 +44,7 @@ def grow(folder: Path, config: str = "", tasks: int = 2) -> None:
         path = folder / "pursuit.toml"
         async with Runtime(state=folder / "ledger.db", config=load_configuration(path)) as runtime:
             for _ in range(tasks):
-                await TaskStore(runtime.service.ledger).create(kind="work", title="t", requestor="local")
+                await TaskStore(runtime.runner.ledger).create(kind="work", title="t", requestor="local")
 
     anyio.run(scene)
 
@@ -156,7 +156,7 @@ def test_reads_are_in_the_audit_if_the_configuration_says_so_and_a_shipper_follo
             three = anyio.Event()
 
             async def ship() -> None:
-                async for event in runtime.service.audit.stored(follow=True, limit=5):
+                async for event in runtime.runner.audit.stored(follow=True, limit=5):
                     shipped.append(event)
                     if len(shipped) == 2:
                         three.set()

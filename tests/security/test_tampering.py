@@ -55,7 +55,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
 
     async def scene() -> tuple[str, dict[str, str]]:
         async with stage(folder, big) as runtime:
-            service, clock = runtime.service, SystemClock()
+            service, clock = runtime.runner, SystemClock()
             mallory = Caller(who="mallory", transport="http")
             made = mission(proposer=repeat("big"), criteria=[event("never")], budget=Budget(max_iterations=2))
             a, gone = [(await service.start(made, caller=mallory)).session_id for _ in range(2)]
@@ -87,7 +87,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
 def verified(path: Path, expect: str | None = None) -> Verification:
     async def scene() -> Verification:
         async with Runtime(state=path, config=Configuration()) as runtime:
-            return await runtime.service.verify(expect=expect)
+            return await runtime.runner.verify(expect=expect)
 
     return anyio.run(scene)
 

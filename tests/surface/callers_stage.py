@@ -144,7 +144,7 @@ async def serving(
         async with opened as found:
             server = await found.server() if isinstance(found, Gateway) else found
             door = HttpBinding(host="127.0.0.1", port=0, tokens=tokens, oauth=oauth)
-            rules, routes = UPSTREAM if gateway else MISSIONS, approval_routes(runtime.service, tokens, oauth)
+            rules, routes = UPSTREAM if gateway else MISSIONS, approval_routes(runtime.runner, tokens, oauth)
             tasks.start_soon(partial(serve_http, server, door, routes=routes, rules=rules, listening=listening))
             await told.wait()
             yield Served(url=urls[0], runtime=runtime, tokens=tokens, shown=shown, world=world)

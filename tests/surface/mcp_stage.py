@@ -41,7 +41,7 @@ class Stage:
 
     @property
     def service(self) -> Service:
-        return self.runtime.service
+        return self.runtime.runner
 
     def client(self, era: str, **more: Any) -> Client:
         return Client(self.server, mode=era, cache=None, **more)
@@ -71,8 +71,8 @@ async def stage(
     **servers: Any,
 ) -> AsyncIterator[Stage]:
     async with opened(folder, *tools, **servers) as runtime, anyio.create_task_group() as tasks:
-        updates = Subscriptions(runtime.service, tasks, following)
-        resources, prompts = Resources(runtime.service, pages), Prompts(runtime.service)
+        updates = Subscriptions(runtime.runner, tasks, following)
+        resources, prompts = Resources(runtime.runner, pages), Prompts(runtime.runner)
         server: Server[Any] = Server(
             "stage",
             on_list_resources=updates.with_list_changes(resources.list),

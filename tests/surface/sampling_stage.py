@@ -90,7 +90,7 @@ class World:
         return Client(self.server, mode=era, cache=None, sampling_callback=sample, sampling_capabilities=able)
 
     async def events(self, name: str, *kinds: type[Any]) -> list[Any]:
-        rows = [decode(row.type, row.body) for row in await self.runtime.service.ledger.read(name)]
+        rows = [decode(row.type, row.body) for row in await self.runtime.runner.ledger.read(name)]
         return [row for row in rows if isinstance(row, kinds)]
 
 

@@ -79,7 +79,7 @@ def test_functions_are_served_exactly(era: str, able: dict[str, Any], alone: boo
             wrong = await client.call("fill", {"by": "much"})
             assert wrong["isError"] is True and "by: " in words(wrong)
             # What only reads leaves no trail: what a function may do is its program's word.
-            assert [line["tool"] for line in await gateway_lines(stage.runtime.service.ledger)] == [
+            assert [line["tool"] for line in await gateway_lines(stage.runtime.runner.ledger)] == [
                 "tank.fill",
                 "tank.spill",
                 "tank.fill",

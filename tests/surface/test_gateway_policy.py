@@ -28,7 +28,7 @@ def upstream(era: str, log: Path) -> Any:
 
 
 async def lines(stage: House) -> list[tuple[str, str]]:
-    found = await gateway_lines(stage.runtime.service.ledger)
+    found = await gateway_lines(stage.runtime.runner.ledger)
     return [(line["tool"], line["outcome"]) for line in found if "tool" in line]
 
 
@@ -77,7 +77,7 @@ def test_a_read_leaves_no_trail_and_a_write_is_there_before_and_after(era: str, 
     async def main() -> None:
         async with house(tmp_path, upstream(era, log)) as stage:
             client = await stage.client(era)
-            ledger = stage.runtime.service.ledger
+            ledger = stage.runtime.runner.ledger
             await client.call("steps")
             assert not (await ledger.streams(kind="gateway")).rows
             ident = await client.begin("tools/call", {"name": "slow", "arguments": {}})
@@ -156,13 +156,13 @@ def test_an_operator_can_say_yes_from_elsewhere(era: str, tmp_path: Path) -> Non
             client = await stage.client(era)
             refused = await client.call("echo", {"n": 1})
             assert refused["isError"] is True
-            desk = Approvals(stage.runtime.service)
+            desk = Approvals(stage.runtime.runner)
             (row,) = await desk.open()
             assert f"`pursuit approve {row.approval_id}`" in words(refused)
             assert "n: 1" in row.description
             assert words(await client.call("echo", {"n": 1})) == words(refused)
             await desk.answer(row.approval_id, "once", caller=Caller(who="ann", transport="terminal"))
-            (line,) = [line for line in await stage.runtime.service.audited() if line["verb"] == "approve"]
+            (line,) = [line for line in await stage.runtime.runner.audited() if line["verb"] == "approve"]
             assert (line["who"], line["transport"], line["session_id"]) == ("ann", "terminal", row.stream)
             assert (
                 line["arguments"].items() >= {"answer": "once", "channel": "terminal", "tool": "hostile.echo"}.items()
@@ -180,7 +180,7 @@ def test_a_yes_on_the_page_needs_that_masked_arguments_were_revealed(tmp_path: P
 
     async def main() -> None:
         async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            client, desk = await stage.client(LEGACY), Approvals(stage.runtime.service)
+            client, desk = await stage.client(LEGACY), Approvals(stage.runtime.runner)
             for given, masks in (({"password": "hunter2"}, True), ({"n": 1}, False)):
                 await client.call("echo", given)
                 (row,) = await desk.open()
@@ -205,7 +205,7 @@ def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answer: Any
             client = await stage.client(LEGACY)
             assert "pursuit approve" in words(await client.call("echo", {"n": 1}))
         async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            desk = Approvals(stage.runtime.service)
+            desk = Approvals(stage.runtime.runner)
             (row,) = await desk.open()
             await desk.answer(row.approval_id, answer)
         async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
@@ -259,7 +259,7 @@ def test_the_gateways_question_and_the_servers_own_go_together(
                 answers = {key: {"action": "accept", "content": {"name": "x"}}}
                 result = await client.call("elicit", inputResponses=answers, requestState=result["requestState"])
             assert '"action": "accept"' in words(result)
-            approvals = [one for one in await stage.runtime.service.audited() if one["verb"] == "approve"]
+            approvals = [one for one in await stage.runtime.runner.audited() if one["verb"] == "approve"]
             assert len(approvals) == 1
 
     run(main)

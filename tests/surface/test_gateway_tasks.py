@@ -145,7 +145,7 @@ def test_cancel_reaches_the_server(era: str, tmp_path: Path) -> None:
             await client.result("tasks/cancel", {"taskId": task_id})
             assert (await ended(client, task_id))["status"] == "cancelled"
             await logged(log, "notifications/cancelled")
-            assert [line["outcome"] for line in await gateway_lines(here.runtime.service.ledger)] == ["cancelled"]
+            assert [line["outcome"] for line in await gateway_lines(here.runtime.runner.ledger)] == ["cancelled"]
 
     run(main)
 
@@ -170,7 +170,7 @@ def test_policy_holds_for_tasks(era: str, tmp_path: Path) -> None:
             assert "isError" not in result or not result["isError"], result
             denied = await ended(client, await made(client, "wrong"))
             assert denied["status"] == ("failed" if era == LEGACY else "completed")
-            outcomes = [line.get("outcome") for line in await gateway_lines(here.runtime.service.ledger)]
+            outcomes = [line.get("outcome") for line in await gateway_lines(here.runtime.runner.ledger)]
             assert outcomes.count("ok") == 1 and outcomes.count("refused") == 1
 
     run(main)
@@ -182,7 +182,7 @@ def test_what_the_operator_answers_is_answered(tmp_path: Path) -> None:
         async with house(tmp_path, hostile(tools={"echo": LONG}), policy=policy, alone=False) as here:
             client = await here.client(MODERN, ABLE)
             task_id = await made(client, "echo", {"x": 1})
-            desk = Approvals(here.runtime.service)
+            desk = Approvals(here.runtime.runner)
             with anyio.fail_after(60):
                 while not (rows := await desk.open()):
                     await anyio.sleep(0.02)

@@ -91,7 +91,7 @@ class Desk:
 
     async def asked(self, **args: Any) -> tuple[str, dict[str, Any]]:
         """A mission that waits for an answer, and its question."""
-        service = self.runtime.service
+        service = self.runtime.runner
         name = (await service.start(mission(proposer=repeat("write", **args)))).session_id
         assert (await service.run(name)).waiting_for == "approval"
         (asked,) = await Approvals(service).open(name)
@@ -110,7 +110,7 @@ async def serving(
     operator, laptop = tokens.make("alice", operator=True), tokens.make("laptop")
     made = kind(state=folder / "ledger.db", config=Configuration(policy=ASKS), servers={"world": [write]})
     async with made as runtime:
-        routes = approval_routes(runtime.service, tokens)
+        routes = approval_routes(runtime.runner, tokens)
         async with stage.serving(tokens if ask_clients else None, routes=routes, **options):
             yield Desk(stage, runtime, tokens, operator, laptop)
 
@@ -151,11 +151,11 @@ def test_a_question_is_seen_and_answered_and_the_mission_goes_on(tmp_path: Path)
         assert (denied.status_code, denied.json()["answer"]) == (200, "denied")
 
         for mission_id, outcome in ((name, "ok"), (other, "denied")):
-            assert (await desk.runtime.service.run(mission_id)).terminal
+            assert (await desk.runtime.runner.run(mission_id)).terminal
             assert await outcomes(desk.runtime, mission_id) == [("world.write", outcome)]
         (word,) = await events_of(desk.runtime, name, ApprovalAnswered)
         assert (word.by, word.reason, word.answer) == ("alice (http)", "looks good", "once")
-        lines = [line for line in await desk.runtime.service.audited() if line["verb"] in ("approve", "deny")]
+        lines = [line for line in await desk.runtime.runner.audited() if line["verb"] in ("approve", "deny")]
         assert [(line["verb"], line["who"], line["transport"], line["session_id"]) for line in lines] == [
             ("approve", "alice", "http", name),
             ("deny", "alice", "http", other),
@@ -180,7 +180,7 @@ def test_only_an_operators_token_comes_in(ask_clients: bool, tmp_path: Path) -> 
         assert error(await desk.get(token=desk.client)) == (403, "forbidden")
         assert error(await desk.say(one, b"not even JSON", token=desk.client)) == (403, "forbidden")
         assert await desk.words(name) == []
-        (line,) = [line for line in await desk.runtime.service.audited() if line["verb"] == "approve"]
+        (line,) = [line for line in await desk.runtime.runner.audited() if line["verb"] == "approve"]
         assert (line["who"], line["transport"], line["arguments"]) == ("laptop", "http", {"approval_id": one})
         assert line["refused"]["code"] == "forbidden"
 
@@ -292,9 +292,9 @@ def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(same: boo
         assert f"{given['answer']} by {first} (http)" in found[second].json()["message"]
         words = await desk.words(name)
         assert [by for by, _ in words] == [f"{first} (http)", f"{second} (http)"], "they did meet in the ledger"
-        (kept,) = (await desk.runtime.service.state(name)).approvals.asked.values()
+        (kept,) = (await desk.runtime.runner.state(name)).approvals.asked.values()
         assert (kept.answer, kept.by) == (given["answer"], given["by"])
-        refused = [line["who"] for line in await desk.runtime.service.audited(name) if "refused" in line]
+        refused = [line["who"] for line in await desk.runtime.runner.audited(name) if "refused" in line]
         assert refused == [second]
 
     on_stage(tmp_path, scene, kind=Racing)

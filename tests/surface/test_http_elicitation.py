@@ -111,8 +111,8 @@ def test_a_client_of_missions_approves_nothing(era: str, tmp_path: Path) -> None
                     assert says_how(answer["structuredContent"]["message"], approval_id)
                 assert (asked, here.world.done) == ([], [])
 
-                (row,) = await Approvals(here.runtime.service).open(name)
-                await Approvals(here.runtime.service).answer(row.approval_id, "once")
+                (row,) = await Approvals(here.runtime.runner).open(name)
+                await Approvals(here.runtime.runner).answer(row.approval_id, "once")
                 await client.call_tool("mission_iterate", {"session_id": name})
                 assert (asked, here.world.done) == ([], ["a"])
 
@@ -131,7 +131,7 @@ def test_a_client_of_the_gateway_approves_nothing(era: str, tmp_path: Path) -> N
             over_http(here.server, tokens, any_text=True) as url,
             agent(url, era, token, asked) as client,
         ):
-            desk = Approvals(here.runtime.service)
+            desk = Approvals(here.runtime.runner)
             refused = await client.call_tool("elicit", {})
             (row,) = await desk.open()
             approval_id = row.approval_id
@@ -163,7 +163,7 @@ def test_a_client_of_a_problem_approves_nothing(era: str, tmp_path: Path) -> Non
             agent(url, era, None, asked) as client,
             Runtime(state=tmp_path / "ledger.db") as runtime,
         ):
-            desk = Approvals(runtime.service)
+            desk = Approvals(runtime.runner)
             refused = await client.call_tool("probe", {"x": 1})
             (row,) = await desk.open()
             assert refused.is_error and says_how(text(refused), row.approval_id)
@@ -217,14 +217,14 @@ def test_the_question_of_a_task_that_was_begun_over_stdio_is_not_answered_over_h
             local = await here.client(FIRST, elicits=True)
             task_id = await local.begin_work("write", text="a")
             await local.until_status(task_id, "input_required")
-            (row,) = await Approvals(here.runtime.service).open()
+            (row,) = await Approvals(here.runtime.runner).open()
             if era == SECOND:
                 ask = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
                 shown = await ask(partial(post, url, "tasks/get", {"taskId": task_id}))
                 assert (shown["result"]["status"], shown["result"]["inputRequests"]) == ("input_required", {})
                 said = {"taskId": task_id, "inputResponses": {row.approval_id: ACCEPT}}
                 assert "result" in await ask(partial(post, url, "tasks/update", said))
-                assert here.world.done == [] and await Approvals(here.runtime.service).open() == [row]
+                assert here.world.done == [] and await Approvals(here.runtime.runner).open() == [row]
                 other = await here.client(SECOND)
                 await other.result("tasks/update", said)
                 await other.until_status(task_id)
@@ -232,7 +232,7 @@ def test_the_question_of_a_task_that_was_begun_over_stdio_is_not_answered_over_h
                 async with raw_client(url) as remote:
                     waiting = await remote.begin("tasks/result", {"taskId": task_id})
                     await remote.result("ping")
-                    await Approvals(here.runtime.service).answer(row.approval_id, "once")
+                    await Approvals(here.runtime.runner).answer(row.approval_id, "once")
                     assert "result" in await remote.ended(waiting) and remote.asked == []
             assert here.world.done == ["a"]
 

@@ -82,7 +82,7 @@ def test_the_person_behind_the_client_answers_in_the_middle_of_a_call(tmp_path: 
                 for _ in range(2):
                     await client.call_tool("mission_iterate", {"session_id": name, **proposing("c")})
                 assert world.done == ["a", "c", "c"] and len(world.asked) == 3
-                lines = await runtime.service.audited(name)
+                lines = await runtime.runner.audited(name)
                 assert [line["transport"] for line in lines if line["verb"] in ("approve", "deny")] == [
                     "elicitation"
                 ] * 3
@@ -135,8 +135,8 @@ def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_pa
             async with Client(server, mode=era, elicitation_callback=dismissed) as client:
                 with anyio.fail_after(60):
                     await client.call_tool("mission_iterate", {"session_id": name})
-            (row,) = await Approvals(runtime.service).open(name)
-            await Approvals(runtime.service).answer(row.approval_id, "once")
+            (row,) = await Approvals(runtime.runner).open(name)
+            await Approvals(runtime.runner).answer(row.approval_id, "once")
             async with Client(server, mode=era) as client:
                 answer = await client.call_tool("mission_iterate", {"session_id": name})
                 assert answer.structured_content is not None
@@ -160,7 +160,7 @@ def test_nobody_answers_a_question_that_it_was_not_asked(tmp_path: Path, era: An
             victim, own = await _begin(client), await _begin(client)
             for name in (victim, own):
                 await client.call_tool("mission_iterate", {"session_id": name, **proposing(name)})
-            desk = Approvals(runtime.service)
+            desk = Approvals(runtime.runner)
             ids = {name: (await desk.open(name))[0].approval_id for name in (victim, own)}
             answer = {"action": "accept", "content": {"answer": "mission"}}
             for target, state in [(victim, None), (own, None), (own, "1"), (own, "bm8.bm8")]:

@@ -184,9 +184,9 @@ def test_a_mission_calls_a_command_under_policy(tmp_path: Path) -> None:
                 tool_allowlist=["commands.count"],
                 proposer={"kind": "repeat", "tool_name": "commands.count", "args": {"units": 2}},
             )
-            started = await runtime.service.start(wanted)
+            started = await runtime.runner.start(wanted)
             with anyio.fail_after(60):
-                while not (state := await runtime.service.run(started.session_id)).terminal:
+                while not (state := await runtime.runner.run(started.session_id)).terminal:
                     assert state.waiting_for == "task"
                     (task,) = (await runtime.tasks.list())["tasks"]
                     await runtime.tasks.wait(task["task_id"])
@@ -195,7 +195,7 @@ def test_a_mission_calls_a_command_under_policy(tmp_path: Path) -> None:
             assert (task["title"], task["status"], task["units_done"]) == ("commands.count", "completed", 2)
             more = {"criteria": [succeeded("x")], "tool_allowlist": ["task_*"]}
             with pytest.raises(ValidationFailed) as refused:
-                await runtime.service.start(mission(directive="x", budget=Budget(max_iterations=1), **more))
+                await runtime.runner.start(mission(directive="x", budget=Budget(max_iterations=1), **more))
             assert any("task_*" in fault.reason for fault in refused.value.faults)
 
     anyio.run(scene)
@@ -224,7 +224,7 @@ def test_as_a_task_a_command_goes_on_without_its_client(era: str, tmp_path: Path
             assert (await other.get(lingers))["status"] == "working"
             await other.result("tasks/cancel", {"taskId": lingers})
             assert (await other.until_status(lingers))["status"] == "cancelled"
-            verbs = [line["verb"] for line in await runtime.service.audited()]
+            verbs = [line["verb"] for line in await runtime.runner.audited()]
             assert verbs.count("task run") == 2
             tasks.cancel_scope.cancel()
 

@@ -28,7 +28,7 @@ async def two_missions(folder: Path) -> tuple[str, str]:
     """A mission that waits for its client, and one that has ended and found something that nobody may know."""
     async with opened(folder) as runtime:
         light = metric("mass", source="weigh") <= 2
-        own = await runtime.service.start(
+        own = await runtime.runner.start(
             mission(
                 directive="Weigh mine", criteria=[light], budget=Budget(max_iterations=9), proposer={"kind": "client"}
             )
@@ -167,9 +167,9 @@ def test_a_mission_that_is_not_there_or_is_a_child_is_not_served(tmp_path: Path)
                 async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), only=name):
                     pass
         async with opened(tmp_path) as runtime:
-            row = await runtime.service.ledger.row(own)
+            row = await runtime.runner.ledger.row(own)
             assert row is not None
-            await runtime.service.ledger.append(own, row.head.seq, [], summary={**row.summary, "parent": UNKNOWN})
+            await runtime.runner.ledger.append(own, row.head.seq, [], summary={**row.summary, "parent": UNKNOWN})
         with pytest.raises(InvalidArgument, match=f"is a child of {UNKNOWN}"):
             async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), only=own):
                 pass

@@ -171,7 +171,7 @@ def test_a_failing_sampler_ends_in_proposer_failed(tmp_path: Path, era: str, ans
                     continue
                 if told["status"] == "terminated":
                     break
-            state = await here.runtime.service.state(name)
+            state = await here.runtime.runner.state(name)
             assert (state.status, state.verdict_reason, state.iteration_count) == ("terminated", "proposer_failed", 3)
             assert here.taken == [] and len(here.asked) <= 9
 
@@ -229,12 +229,12 @@ def test_without_a_client_that_samples_the_mission_waits_for_one(tmp_path: Path,
                 status = await done(client, "mission_status", session_id=name)
                 assert status["waiting_for"] == "input" and "declares sampling" in status["waiting_detail"]
                 for _ in range(5):
-                    await here.runtime.service.run(name)
+                    await here.runtime.runner.run(name)
             async with here.client(era, "native", lambda _at: calls(3)) as client:
                 background = await done(client, "mission_iterate", session_id=name, background=True)
                 assert background["status"] in ("running", "waiting")
                 with anyio.fail_after(60):
-                    while (await here.runtime.service.state(name)).waiting_for != "input":
+                    while (await here.runtime.runner.state(name)).waiting_for != "input":
                         await anyio.sleep(0.01)
                 assert here.asked == [], "nobody is there while it runs in the background"
                 answer = await done(client, "mission_iterate", session_id=name)

@@ -37,13 +37,13 @@ def test_an_operator_who_stops_it_meanwhile_wins(tmp_path: Path) -> None:
         async with world(tmp_path) as here, here.client(MODERN, "native", lambda _at: calls(1)) as client:
             name = await begun(client)
             asked = await leg(client, name)
-            await here.runtime.service.pause(name)
+            await here.runtime.runner.pause(name)
             paused = await leg(client, name, (asked, {"sampling-0-0": calls(1)}))
             assert paused.structured_content["status"] == "paused" and here.taken == []
-            await here.runtime.service.resume(name)
+            await here.runtime.runner.resume(name)
             going = await leg(client, name, (asked, {"sampling-0-0": calls(1)}))
             assert isinstance(going, InputRequiredResult) and here.taken == [1]
-            await here.runtime.service.abort(name)
+            await here.runtime.runner.abort(name)
             over = await leg(client, name, (going, {"sampling-1-0": calls(1)}))
             assert over.structured_content["status"] == "terminated" and here.taken == [1]
 
@@ -143,7 +143,7 @@ def test_a_last_answer_that_comes_twice_begins_no_further_iteration(tmp_path: Pa
                 ended = await leg(client, name, (asked, {"sampling-0-0": calls(1)}), count=1)
                 assert isinstance(ended, CallToolResult) and ended.structured_content is not None
                 assert [row["iteration_index"] for row in ended.structured_content["iterations"]] == [0]
-            state = await here.runtime.service.state(name)
+            state = await here.runtime.runner.state(name)
             assert (state.status, state.iteration_count, here.taken) == ("running", 1, [1])
 
     anyio.run(main)

@@ -24,7 +24,7 @@ async def lives(client: Caller) -> None:
 
 
 async def events(stage_: Any, task_id: str) -> list[str]:
-    stored = await stage_.runtime.service.ledger.read(task_id)
+    stored = await stage_.runtime.runner.ledger.read(task_id)
     return [type(decode_task(one.body)).__name__ for one in stored]
 
 

@@ -153,7 +153,7 @@ def test_a_question_that_the_operator_answers_is_answered(tmp_path: Path, era: s
             task_id = await client.begin_work("write", text="a")
             (question,) = (await other.until_status(task_id, "input_required"))["inputRequests"]
             waiting = await client.begin("tasks/result", {"taskId": task_id}) if era == FIRST else None
-            await Approvals(here.runtime.service).answer(question, "once")
+            await Approvals(here.runtime.runner).answer(question, "once")
             assert (await other.until_status(task_id))["status"] == "completed"
             assert here.world.done == ["a"]
             if waiting is not None:

@@ -152,11 +152,11 @@ def test_another_runtime_on_the_same_ledger_is_heard_soon(tmp_path: Path, era: s
             mission_id = await here.start()
             uri = f"mission://{mission_id}"
             async with listening(here, era, uri, changes=True) as (ear, client):
-                await elsewhere.service.pause(mission_id)
+                await elsewhere.runner.pause(mission_id)
                 assert LOOK_SECONDS + SubscriptionSettings().spacing < 1, "that is how soon"
                 await ear.hears(ResourceUpdated(uri))
                 assert (await read(client, uri))["status"] == "paused"
-                await elsewhere.service.abort(mission_id)
+                await elsewhere.runner.abort(mission_id)
                 await ear.until(lambda: ResourcesListChanged() in [event for _, event in ear.told])
                 found = await client.list_resources()
                 assert f"{uri}/report" in [resource.uri for resource in found.resources]

@@ -90,7 +90,7 @@ class Stage:
         return result.is_error, body
 
     async def root(self) -> str:
-        return await self.runtime.service.ledger.root()
+        return await self.runtime.runner.ledger.root()
 
 
 @asynccontextmanager

@@ -51,7 +51,7 @@ def test_the_gateway_asks_before_a_host_is_called_that_the_network_rules_ask_abo
             assert [tool["name"] for tool in await client.entries("tools/list", "tools")] == ["place", "ok"]
             refused = await client.call("ok")
             assert refused["isError"] is True and REASON in words(refused)
-            desk = Approvals(stage.runtime.service)
+            desk = Approvals(stage.runtime.runner)
             (row,) = await desk.open()
             assert (row.tool, called(server)) == ("far.ok", 0)
             await desk.answer(row.approval_id, "once")
@@ -109,12 +109,12 @@ def test_a_mission_waits_for_a_yes_before_such_a_host_is_called(tmp_path: Path) 
         async with server.serving() as url:
             configuration = Configuration(servers={"far": far(url)}, policy=policy())
             async with Runtime(state=tmp_path / "ledger.db", config=configuration) as runtime:
-                name = (await runtime.service.start(steps())).session_id
-                assert (await runtime.service.run(name)).waiting_for == "approval"
-                (row,) = await Approvals(runtime.service).open(name)
+                name = (await runtime.runner.start(steps())).session_id
+                assert (await runtime.runner.run(name)).waiting_for == "approval"
+                (row,) = await Approvals(runtime.runner).open(name)
                 assert REASON in row.description and called(server) == 0
-                await Approvals(runtime.service).answer(row.approval_id, "once")
-                assert (await runtime.service.run(name)).status == "completed"
+                await Approvals(runtime.runner).answer(row.approval_id, "once")
+                assert (await runtime.runner.run(name)).status == "completed"
                 assert called(server) == 1
 
     run(main)
@@ -128,7 +128,7 @@ def test_what_a_mission_file_brings_is_not_even_connected_to(tmp_path: Path) -> 
             configuration = Configuration(servers={"far": far(url, operators=False)}, policy=policy())
             async with Runtime(state=tmp_path / "ledger.db", config=configuration) as runtime:
                 with pytest.raises(ValidationFailed) as refused:
-                    await runtime.service.start(steps())
+                    await runtime.runner.start(steps())
                 assert "name it in policy.network.allow" in refused.value.faults[0].reason
         assert server.requests == []
 

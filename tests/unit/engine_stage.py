@@ -80,7 +80,7 @@ def script(source: str) -> dict[str, Any]:
 
 async def events_of(runtime: Runtime, mission_id: str, kind: type[E]) -> list[E]:
     """The events of one kind, in order."""
-    stored = [decode(one.type, one.body) for one in await runtime.service.ledger.read(mission_id)]
+    stored = [decode(one.type, one.body) for one in await runtime.runner.ledger.read(mission_id)]
     return [one for one in stored if isinstance(one, kind)]
 
 
@@ -102,12 +102,12 @@ async def outcomes(runtime: Runtime, mission_id: str) -> list[tuple[str, str | N
 
 async def history(runtime: Runtime, mission_id: str) -> list[dict[str, Any]]:
     """The ended iterations with everything in them."""
-    return (await runtime.service.history(mission_id, full=True))["iterations"]
+    return (await runtime.runner.history(mission_id, full=True))["iterations"]
 
 
 async def until(runtime: Runtime, mission_id: str, holds: Callable[[MissionState], object]) -> None:
     """Follows the mission until its state is as wanted."""
-    async for _event, state in runtime.service.watch(mission_id):
+    async for _event, state in runtime.runner.watch(mission_id):
         if holds(state):
             return
 
@@ -116,7 +116,7 @@ async def until(runtime: Runtime, mission_id: str, holds: Callable[[MissionState
 async def driving(runtime: Runtime, mission_id: str) -> AsyncIterator[None]:
     """The mission is driven meanwhile; leaving waits until the driver has let go."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(runtime.service.run, mission_id)
+        tasks.start_soon(runtime.runner.run, mission_id)
         yield
 
 

@@ -78,7 +78,7 @@ def pursued(
 
     async def scene() -> Any:
         async with stage(folder, *(tools or (step, look)), servers=servers, settings=settings) as runtime:
-            service = quickly(runtime.service, retries, patience)
+            service = quickly(runtime.runner, retries, patience)
             started = await service.start(wanted)
             state = await service.run(started.session_id)
             kinds = (

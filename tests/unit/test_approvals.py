@@ -51,9 +51,9 @@ class World:
 
 async def _run(runtime: Runtime, **given: Any) -> tuple[str, Approvals]:
     made = mission(**{"budget": Budget(max_iterations=3), **given})
-    name = (await runtime.service.start(made)).session_id
-    await runtime.service.run(name)
-    return name, Approvals(runtime.service)
+    name = (await runtime.runner.start(made)).session_id
+    await runtime.runner.run(name)
+    return name, Approvals(runtime.runner)
 
 
 @pytest.mark.guarantee("asks-before-it-writes")
@@ -61,24 +61,24 @@ async def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(
     world = World()
     async with world.stage(tmp_path) as runtime:
         name, desk = await _run(runtime, proposer=repeat("write", text="a"))
-        status = await runtime.service.status(name)
+        status = await runtime.runner.status(name)
         assert (status["status"], status["waiting_for"], world.done) == ("waiting", "approval", [])
         (row,) = status["pending_approvals"]
         assert (row["tool"], row["args"]) == ("world.write", {"text": "a"})
         assert "write" in row["description"] and '"a"' in row["description"]
         assert [approval_row(one) for one in await desk.open()] == [row]
         assert await desk.open() == await desk.open(name)
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert len(await events_of(runtime, name, ApprovalAsked)) == 1, "asked again, it is the same question"
     async with world.stage(tmp_path) as runtime:  # answered while no process drives
-        desk = Approvals(runtime.service)
+        desk = Approvals(runtime.runner)
         answered = await desk.answer(row["approval_id"], "once", reason="fine", caller=ALICE)
         assert (answered.status, answered.by) == ("running", "alice (terminal)")
-        assert await runtime.service.interrupted() == [name]
+        assert await runtime.runner.interrupted() == [name]
     async with world.stage(tmp_path) as runtime:
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert world.done == ["a"], "one yes is for one call"
-        status = await runtime.service.status(name)
+        status = await runtime.runner.status(name)
         assert (status["waiting_for"], status["iteration_count"]) == ("approval", 1)
         (word,) = await events_of(runtime, name, ApprovalAnswered)
         assert (word.by, word.reason) == ("alice (terminal)", "fine")
@@ -90,13 +90,13 @@ async def test_the_plot_of_the_budget_and_the_status_count_the_same(
     world, hands, cap = World(), Hands(monkeypatch), 1000 * LONG
     async with world.stage(tmp_path) as runtime:
         made = mission(budget=Budget(max_iterations=1, max_wall_clock_seconds=cap), proposer=repeat("write"))
-        name = (await runtime.service.start(made)).session_id
-        await runtime.service.run(name, observer=lambda *_: hands.forward())  # time before it waits
-        desk = Approvals(runtime.service)
+        name = (await runtime.runner.start(made)).session_id
+        await runtime.runner.run(name, observer=lambda *_: hands.forward())  # time before it waits
+        desk = Approvals(runtime.runner)
         await desk.answer((await desk.open())[0].approval_id, "once", caller=ALICE)
-        await runtime.service.run(name)
-        used = (await runtime.service.status(name))["budget"]["used"]["wall_clock_seconds"]
-        rows = {row["name"]: row["points"] for row in (await Timelines(runtime.service).course(name))["budget"]}
+        await runtime.runner.run(name)
+        used = (await runtime.runner.status(name))["budget"]["used"]["wall_clock_seconds"]
+        rows = {row["name"]: row["points"] for row in (await Timelines(runtime.runner).course(name))["budget"]}
         assert used > LONG and rows["iterations"] == [(1.0, 0.0)]
         assert rows["wall_clock_seconds"] == [(1.0, pytest.approx(1 - used / cap, abs=LONG / cap / 2))]
 
@@ -109,7 +109,7 @@ async def test_a_no_is_an_outcome_that_the_mission_sees(tmp_path: Path) -> None:
         (row,) = await desk.open()
         assert world.done == [], "the whole batch waits for the answer"
         await desk.answer(row.approval_id, "denied", reason="not today", caller=ALICE)
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert await outcomes(runtime, name) == [("world.write", "denied"), ("world.read", "ok")]
         report = await runtime.report(name)
         assert "denied by alice (terminal): not today" in str(report.data)
@@ -127,7 +127,7 @@ async def test_a_yes_reaches_as_far_as_was_said_and_no_further(tmp_path: Path) -
             (row,) = await desk.open()
             asked.append((row.tool, row.args))
             await desk.answer(row.approval_id, width)
-            await runtime.service.run(name)
+            await runtime.runner.run(name)
         assert asked == [("world.write", {"text": "a"}), ("world.write", {"text": "b"}), ("world.write_more", {})]
         assert world.done == ["a", "a", "b"]
         other, _ = await _run(runtime, proposer=repeat("write", text="a"))
@@ -138,25 +138,25 @@ async def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path:
     world = World()
     async with world.stage(tmp_path, approval_timeout=0.2) as runtime:
         made = mission(proposer=repeat("write"), budget=Budget(max_iterations=1))
-        name = (await runtime.service.start(made)).session_id
-        async with background_runs(runtime.service, runtime.use_servers_of) as runs:
+        name = (await runtime.runner.start(made)).session_id
+        async with background_runs(runtime.runner, runtime.use_servers_of) as runs:
             await runs.begin(RunOrder(name, iterations=1))
             await until(runtime, name, lambda state: state.iteration_count == 1)
         ((tool, outcome),) = await outcomes(runtime, name)
         assert (tool, outcome, world.done) == ("world.write", "denied", [])
-        assert "it was not approved in time" in str(await runtime.service.history(name, full=True))
+        assert "it was not approved in time" in str(await runtime.runner.history(name, full=True))
 
 
 async def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
     world = World()
     async with world.stage(tmp_path) as runtime, world.stage(tmp_path) as terminal:
         made = mission(proposer=repeat("write"), budget=Budget(max_iterations=5))
-        name = (await runtime.service.start(made)).session_id
-        async with background_runs(runtime.service, runtime.use_servers_of) as runs:
+        name = (await runtime.runner.start(made)).session_id
+        async with background_runs(runtime.runner, runtime.use_servers_of) as runs:
             await runs.begin(RunOrder(name, iterations=2))
             await until(terminal, name, lambda state: state.waiting_for == "approval")
-            rows = await Approvals(terminal.service).open(name)
-            await Approvals(terminal.service).answer(rows[0].approval_id, "mission")
+            rows = await Approvals(terminal.runner).open(name)
+            await Approvals(terminal.runner).answer(rows[0].approval_id, "mission")
             await until(runtime, name, lambda state: state.iteration_count == 2)
         assert world.done == ["x", "x"]
 
@@ -166,15 +166,15 @@ async def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
     async with world.stage(tmp_path) as runtime:
         name, desk = await _run(runtime, proposer=repeat("write"))
         (row,) = await desk.open()
-        await runtime.service.pause(name)
-        assert (await runtime.service.status(name))["status"] == "paused"
+        await runtime.runner.pause(name)
+        assert (await runtime.runner.status(name))["status"] == "paused"
         await desk.answer(row.approval_id, "mission")
-        assert (await runtime.service.status(name))["status"] == "paused", "a yes resumes nothing"
-        await runtime.service.run(name)
+        assert (await runtime.runner.status(name))["status"] == "paused", "a yes resumes nothing"
+        await runtime.runner.run(name)
         assert world.done == ["x", "x", "x"]
         other, _ = await _run(runtime, proposer=repeat("write"))
         (row,) = await desk.open(other)
-        await runtime.service.abort(other)
+        await runtime.runner.abort(other)
         with pytest.raises((ApprovalNotFound, SessionTerminal)):
             await desk.answer(row.approval_id, "once")
         assert world.done == ["x", "x", "x"]
@@ -189,14 +189,14 @@ async def test_scripts_and_checks_ask_too_and_go_on_where_they_were(tmp_path: Pa
         assert world.done == ["read"]
         (row,) = await desk.open()
         await desk.answer(row.approval_id, "once")
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert world.done == ["read", "s", "read"], "nothing ran twice"
         (row,) = await desk.open()
         assert row.tool == "world.write_more"
         await desk.answer(row.approval_id, "once")
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert world.done[-1] == ("more", "check")
-        assert (await runtime.service.status(name))["status"] == "completed"
+        assert (await runtime.runner.status(name))["status"] == "completed"
 
 
 async def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path) -> None:
@@ -204,20 +204,20 @@ async def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path
     async with world.stage(tmp_path) as runtime:
         name, desk = await _run(runtime, proposer=replay(proposal(("write", {}), ("write_more", {}))))
         first, second = await desk.open(name)
-        root = await runtime.service.ledger.root()
+        root = await runtime.runner.ledger.root()
         with pytest.raises(InvalidArgument):
             await desk.answer("../x", "once")
         with pytest.raises(ApprovalNotFound):
             await desk.answer("approval-0123456789abcdef", "once")
         with pytest.raises(ValidationFailed):
             await desk.answer(first.approval_id, "perhaps")  # pyright: ignore[reportArgumentType]
-        assert await runtime.service.ledger.root() == root
+        assert await runtime.runner.ledger.root() == root
         await desk.answer(first.approval_id, "once")
-        assert (await runtime.service.status(name))["status"] == "waiting", "one question is still open"
+        assert (await runtime.runner.status(name))["status"] == "waiting", "one question is still open"
         with pytest.raises(Conflict, match="answered already"):
             await desk.answer(first.approval_id, "denied")
         await desk.answer(second.approval_id, "denied")
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert world.done == ["x"]
         waits = [one for one in await events_of(runtime, name, WaitBegan) if one.waiting_for == "approval"]
         assert len(waits) == 1
@@ -238,14 +238,14 @@ async def test_mode_never_refuses_without_asking_and_auto_asks_nothing(tmp_path:
 async def test_a_proposal_of_a_client_waits_for_its_answer(tmp_path: Path) -> None:
     world = World()
     async with world.stage(tmp_path) as runtime:
-        name = (await runtime.service.start(mission(budget=Budget(max_iterations=3)))).session_id
+        name = (await runtime.runner.start(mission(budget=Budget(max_iterations=3)))).session_id
         said = Proposal(**proposal(("write", {"text": "c"})))
-        answer = await runtime.service.iterate(name, proposal=said)
+        answer = await runtime.runner.iterate(name, proposal=said)
         assert (answer["status"], answer["iterations"]) == ("waiting", [])
-        desk = Approvals(runtime.service)
+        desk = Approvals(runtime.runner)
         (row,) = await desk.open(name)
         await desk.answer(row.approval_id, "once")
-        answer = await runtime.service.iterate(name)
+        answer = await runtime.runner.iterate(name)
         assert [one["iteration_index"] for one in answer["iterations"]] == [0]
         assert world.done == ["c"]
 
@@ -267,8 +267,8 @@ async def test_a_call_that_nobody_approves_is_neither_a_failure_nor_progress(
                 await desk.answer(row.approval_id, "denied", reason=f"no {'!' * place}", caller=ALICE)
             else:
                 hands.forward()
-            await runtime.service.run(name)
-            status = await runtime.service.status(name)
+            await runtime.runner.run(name)
+            status = await runtime.runner.status(name)
             assert (status["status"], status["iteration_count"]) == ("waiting", place + 1)
         assert status["no_progress_counter"] == 3, "the first checkpoint compares with nothing"
         assert await outcomes(runtime, name) == [("world.write", "denied")] * 4

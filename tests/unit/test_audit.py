@@ -24,7 +24,7 @@ def step() -> dict[str, Any]:
 @pytest.mark.guarantee("control-calls-are-audited")
 async def test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         made = mission(proposer=repeat("step"), budget=Budget(max_iterations=9), directive="A secret plan")
         name = (await service.start(made, caller=ALICE)).session_id
         await service.iterate(name, caller=ALICE)
@@ -61,7 +61,7 @@ async def test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why(tmp
 
 async def test_what_is_refused_as_wrong_input_is_not_stored_at_all(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         name = (await service.start(mission(proposer=repeat("step")))).session_id
         before = await service.ledger.root()
         with pytest.raises(ValidationFailed):
@@ -78,9 +78,9 @@ async def test_what_is_refused_as_wrong_input_is_not_stored_at_all(tmp_path: Pat
 
 async def test_events_carry_who_said_them(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        name = (await runtime.service.start(mission(), caller=ALICE)).session_id
-        await runtime.service.pause(name)
-        first, last = [decode(one.type, one.body) for one in await runtime.service.ledger.read(name)]
+        name = (await runtime.runner.start(mission(), caller=ALICE)).session_id
+        await runtime.runner.pause(name)
+        first, last = [decode(one.type, one.body) for one in await runtime.runner.ledger.read(name)]
         assert isinstance(first, MissionCreated) and first.by == "alice (http, editor 1.2)"
         assert isinstance(last, MissionPaused) and last.by == "operator"
 

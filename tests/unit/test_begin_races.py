@@ -37,15 +37,15 @@ class SlowSource:
 
 
 def slowly(runtime: Runtime) -> SlowSource:
-    source = SlowSource(runtime.service.driver.source)
-    object.__setattr__(runtime.service.driver, "source", source)
+    source = SlowSource(runtime.runner.driver.source)
+    object.__setattr__(runtime.runner.driver, "source", source)
     return source
 
 
 @pytest.mark.parametrize("before", ["pending", "failed"])
 async def test_a_pause_while_the_servers_are_connected_is_obeyed(tmp_path: Path, before: str) -> None:
     async with stage(tmp_path, step) as runtime:
-        name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
+        name = (await runtime.runner.start(mission(proposer=repeat("step")))).session_id
         if before == "failed":
             await _fail(runtime, name)
         source = slowly(runtime)
@@ -53,13 +53,13 @@ async def test_a_pause_while_the_servers_are_connected_is_obeyed(tmp_path: Path,
 
             async def drive() -> None:
                 with pytest.raises(SessionPaused):
-                    await runtime.service.iterate(name)
+                    await runtime.runner.iterate(name)
 
             tasks.start_soon(drive)
             await source.asked.wait()
-            assert (await runtime.service.pause(name)).status == "paused"
+            assert (await runtime.runner.pause(name)).status == "paused"
             source.go.set()
-        assert (await runtime.service.state(name)).status == "paused"
+        assert (await runtime.runner.state(name)).status == "paused"
         assert await events_of(runtime, name, CallIntended) == []
 
 
@@ -68,7 +68,7 @@ async def _fail(runtime: Runtime, name: str) -> None:
     from pursuit.ledger.contract import ANY, Draft
 
     failed = MissionFailed(at=1.0, error="x", trace="")
-    await runtime.service.ledger.append(name, ANY, [Draft(*encode(failed))], status="failed")
+    await runtime.runner.ledger.append(name, ANY, [Draft(*encode(failed))], status="failed")
 
 
 async def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(tmp_path: Path) -> None:
@@ -78,16 +78,16 @@ async def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(t
         ran.append(by)
 
     async with stage(tmp_path, count) as one, stage(tmp_path, count) as other:
-        name = (await one.service.start(mission(budget=Budget(max_iterations=9)))).session_id
+        name = (await one.runner.start(mission(budget=Budget(max_iterations=9)))).session_id
         said = Proposal(**proposal(("count", {"by": 1})))
         with pytest.raises(ZeroDivisionError):
-            await one.service.driver.drive(
+            await one.runner.driver.drive(
                 RunOrder(name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0))
             )
-        before = await one.service.state(name)
+        before = await one.runner.state(name)
         goal = before.run_goal
-        await other.service.continue_run(name)  # between the look of `one` and its claim
-        stale = await one.service.continue_run(name)
+        await other.runner.continue_run(name)  # between the look of `one` and its claim
+        stale = await one.runner.continue_run(name)
         assert (ran, stale.iteration_count, goal) == ([1], 1, 1)
         assert len(await events_of(one, name, RunClaimed)) == 2
 
@@ -100,15 +100,15 @@ def asking(folder: Path, *tools: Any, **settings: float) -> Runtime:
 
 async def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
     async with asking(tmp_path, step, approval_timeout=1e-6) as runtime:
-        name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
-        await runtime.service.run(name)
-        state = await runtime.service.state(name)
+        name = (await runtime.runner.start(mission(proposer=repeat("step")))).session_id
+        await runtime.runner.run(name)
+        state = await runtime.runner.state(name)
         (asked,) = state.approvals.asked.values()
-        desk = Approvals(runtime.service)
+        desk = Approvals(runtime.runner)
         assert await desk.open() == []
         with pytest.raises(Conflict, match="expired"):
             await desk.answer(asked.approval_id, "once")
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert await outcomes(runtime, name) == [("world.step", "denied")]
 
 
@@ -116,13 +116,13 @@ async def test_a_wide_yes_answers_the_other_questions_that_it_covers(tmp_path: P
     async with asking(tmp_path, step) as runtime:
         calls = proposal(("step", {"by": 1}), ("step", {"by": 2}))
         proposer = {"kind": "replay", "proposals": [calls]}
-        name = (await runtime.service.start(mission(proposer=proposer))).session_id
-        await runtime.service.run(name)
-        desk = Approvals(runtime.service)
+        name = (await runtime.runner.start(mission(proposer=proposer))).session_id
+        await runtime.runner.run(name)
+        desk = Approvals(runtime.runner)
         first, _second = await desk.open(name)
         assert (await desk.answer(first.approval_id, "mission")).status == "running"
         assert await desk.open(name) == []
-        await runtime.service.run(name)
+        await runtime.runner.run(name)
         assert await outcomes(runtime, name) == [("world.step", "ok"), ("world.step", "ok")]
 
 
@@ -130,11 +130,11 @@ async def test_a_word_beside_a_driver_leaves_a_true_listing(tmp_path: Path) -> N
     gate = Gate()
     async with stage(tmp_path, gate.hold) as runtime:
         made = mission(proposer=repeat("hold"), budget=Budget(max_iterations=3))
-        name = (await runtime.service.start(made)).session_id
+        name = (await runtime.runner.start(made)).session_id
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(runtime.service.run, name)
+            tasks.start_soon(runtime.runner.run, name)
             await gate.entered.wait()
-            await runtime.service.extend(name, {"max_iterations": 5})
+            await runtime.runner.extend(name, {"max_iterations": 5})
             gate.release.set()
-        (row,) = (await runtime.service.list())["sessions"]
+        (row,) = (await runtime.runner.list())["sessions"]
         assert (row["iteration_count"], row["status"]) == (5, "terminated")

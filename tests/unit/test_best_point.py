@@ -125,7 +125,7 @@ async def test_report_status_lessons_and_python_name_the_feasible_design(tmp_pat
         assert (report.best["metric"], report.best["value"], report.best["args"]) == ("cost", 2, {"x": 2})
         assert (report.best["iteration"], report.best["infeasible"]["args"]) == (2, {"x": 1})
         assert report.data["metrics"]["cost"]["best"] == 2
-        status = await runtime.service.status(report.session_id)
+        status = await runtime.runner.status(report.session_id)
         assert status["best_point"] == report.data["best_point"]
         assert status["best"] == {"cost <= 1.5": 2, "stress <= 100": 100}
         lessons = "\n".join(report.data["lessons"])

@@ -32,7 +32,7 @@ async def test_a_command_past_its_timeout_is_killed_with_its_whole_group(
     hands = Hands(monkeypatch)
     criteria = [event("certified"), check(SPAWNS, cwd=str(tmp_path), timeout=LONG)]
     async with stage(tmp_path, certify) as runtime:
-        started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
+        started = await runtime.runner.start(mission(criteria=criteria, proposer=repeat("certify")))
         async with driving(runtime, started.session_id):
             while not (tmp_path / "child").exists():
                 await anyio.sleep(0.01)
@@ -47,11 +47,11 @@ async def test_a_command_past_its_timeout_is_killed_with_its_whole_group(
 async def test_a_word_of_the_operator_kills_a_command_with_its_whole_group(tmp_path: Path) -> None:
     criteria = [event("certified"), check(SPAWNS, cwd=str(tmp_path))]
     async with stage(tmp_path, certify) as runtime:
-        started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
+        started = await runtime.runner.start(mission(criteria=criteria, proposer=repeat("certify")))
         async with driving(runtime, started.session_id):
             while not (tmp_path / "child").exists():
                 await anyio.sleep(0.01)
-            await runtime.service.abort(started.session_id)
+            await runtime.runner.abort(started.session_id)
         assert (await outcomes(runtime, started.session_id))[-1][1] == "cancelled"
         assert (await runtime.report(started.session_id)).verdict_reason == "user_abort"
     wait_gone(int((tmp_path / "child").read_text()))

@@ -49,7 +49,7 @@ def test_the_tool_must_be_one_of_the_mission(tmp_path: Path) -> None:
     async def scene() -> ValidationFailed | None:
         async with stage(tmp_path, look) as runtime:
             try:
-                await runtime.service.start(mission(criteria=[check(["true"], after="hand_in")]))
+                await runtime.runner.start(mission(criteria=[check(["true"], after="hand_in")]))
             except ValidationFailed as failed:
                 return failed
         return None

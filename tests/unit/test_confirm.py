@@ -140,10 +140,10 @@ async def test_a_client_may_repeat_the_call_that_a_criterion_asks_for(tmp_path: 
             tool_allowlist=["world.weigh"],
             stagnation_threshold="off",
         )
-        started = await runtime.service.start(wanted)
+        started = await runtime.runner.start(wanted)
         again = Proposal(**proposal(("world.weigh", {"x": 1})))
         for _ in range(5):
-            answer = await runtime.service.iterate(started.session_id, proposal=again)
+            answer = await runtime.runner.iterate(started.session_id, proposal=again)
         assert answer["status"] == "completed"
 
 

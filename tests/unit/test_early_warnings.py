@@ -27,17 +27,17 @@ def other() -> dict[str, Any]:
 
 
 async def warnings_of(runtime: Runtime, wanted: Any, iterations: int = 5) -> tuple[list[str], dict[str, Any]]:
-    mission_id = (await runtime.service.start(wanted)).session_id
-    before = await runtime.service.iterate(mission_id, iterations=2)
+    mission_id = (await runtime.runner.start(wanted)).session_id
+    before = await runtime.runner.iterate(mission_id, iterations=2)
     assert "warnings" not in before
-    after = await runtime.service.iterate(mission_id, iterations=iterations - 2)
+    after = await runtime.runner.iterate(mission_id, iterations=iterations - 2)
     told = [event.message for event in await events_of(runtime, mission_id, MissionWarned)]
     assert after.get("warnings", []) == told
-    again = await runtime.service.iterate(mission_id, iterations=3, after=2)
+    again = await runtime.runner.iterate(mission_id, iterations=3, after=2)
     assert again.get("warnings", []) == told, "an answer that was lost says the same"
-    status = await runtime.service.status(mission_id)
+    status = await runtime.runner.status(mission_id)
     assert status["warnings"][len(status["warnings"]) - len(told) :] == told
-    assert (await runtime.service.report(mission_id))["warnings"] == status["warnings"]
+    assert (await runtime.runner.report(mission_id))["warnings"] == status["warnings"]
     return told, status
 
 
@@ -83,12 +83,12 @@ async def test_a_warning_goes_when_the_metric_has_a_value(tmp_path: Path) -> Non
             proposer=script(late),
             tool_allowlist=["world.*"],
         )
-        mission_id = (await runtime.service.start(wanted)).session_id
-        told = (await runtime.service.iterate(mission_id, iterations=3))["warnings"]
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        told = (await runtime.runner.iterate(mission_id, iterations=3))["warnings"]
         assert [text.split(" after")[0] for text in told] == ["no value for `late`", "no value for `never`"]
-        assert (await runtime.service.status(mission_id))["warnings"] == told
-        assert "warnings" not in await runtime.service.iterate(mission_id)
-        for shown in (await runtime.service.status(mission_id), await runtime.service.report(mission_id)):
+        assert (await runtime.runner.status(mission_id))["warnings"] == told
+        assert "warnings" not in await runtime.runner.iterate(mission_id)
+        for shown in (await runtime.runner.status(mission_id), await runtime.runner.report(mission_id)):
             assert shown["warnings"] == told[1:]
 
 
@@ -143,9 +143,9 @@ async def ended(folder: Path, proposer: Mapping[str, Any], **more: Any) -> tuple
     (folder / "pursuit.toml").write_text(CONFIG, encoding="utf-8")
     async with Runtime(state=folder / "ledger.db", config=folder / "pursuit.toml") as runtime:
         wanted = mission(criteria=[metric("val_loss") <= 0], budget=Budget(max_iterations=5), proposer=proposer, **more)
-        mission_id = (await runtime.service.start(wanted)).session_id
-        state = await runtime.service.run(mission_id)
-        report = await runtime.service.report(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        state = await runtime.runner.run(mission_id)
+        report = await runtime.runner.report(mission_id)
         return state.verdict_reason, state.iteration_count, report["reason_text"]
 
 
@@ -187,9 +187,9 @@ async def test_a_command_that_worked_once_may_fail_and_one_without_its_metric_sa
     assert (await ended(tmp_path, {**SEARCH, "args": {"work": fails_later}}))[0] == "max_iterations"
     async with Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml") as runtime:
         wanted = mission(criteria=[metric("val_loss") <= 0], budget=Budget(max_iterations=3), proposer=SEARCH)
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.run(mission_id)
-        assert (await runtime.service.status(mission_id))["warnings"] == [
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(mission_id)
+        assert (await runtime.runner.status(mission_id))["warnings"] == [
             "no value for `val_loss` after 3 iterations; commands.train: pattern 'val_loss=([0-9.]+)' finds "
             "nothing in the output; no metric was seen yet"
         ]
@@ -201,7 +201,7 @@ async def test_a_module_that_the_sandbox_lacks_is_a_fault_before_the_start(tmp_p
     )
     async with stage(tmp_path, train) as runtime:
         with pytest.raises(ValidationFailed) as refused:
-            await runtime.service.start(mission(proposer=script(source)))
+            await runtime.runner.start(mission(proposer=script(source)))
         faults = [(fault.field, fault.reason, fault.line) for fault in refused.value.faults]
         assert [(field, line) for field, _reason, line in faults] == [
             ("proposer.script", 1),
@@ -222,5 +222,5 @@ async def test_the_known_modules_are_those_of_the_sandbox(tmp_path: Path) -> Non
     assert len(missing_modules("".join(f"import {name}\n" for name in lacks))) == len(lacks)
     async with stage(tmp_path, train) as runtime:
         wanted = mission(criteria=[metric("there") == 0], proposer=script(source))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        assert (await runtime.service.run(mission_id)).status == "completed"
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        assert (await runtime.runner.run(mission_id)).status == "completed"

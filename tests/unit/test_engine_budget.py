@@ -97,7 +97,7 @@ async def test_the_wall_clock_cuts_a_call_that_is_still_running(
     gate, hands = Gate(), Hands(monkeypatch)
     async with stage(tmp_path, gate.hold) as runtime:
         wanted = mission(budget=Budget(max_wall_clock_seconds=LONG), proposer=repeat("hold"))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await gate.entered.wait()
             await anyio.wait_all_tasks_blocked()
@@ -118,22 +118,22 @@ async def test_the_wall_clock_adds_up_over_runs_and_not_over_waiting_for_a_perso
     gate, hands = Gate(), Hands(monkeypatch)
     async with stage(tmp_path, gate.hold) as runtime:
         wanted = mission(budget=Budget(max_wall_clock_seconds=2 * LONG), proposer=repeat("hold"))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await gate.entered.wait()
             hands.forward()
-            await runtime.service.pause(mission_id)
-        used = (await runtime.service.state(mission_id)).wall_clock
+            await runtime.runner.pause(mission_id)
+        used = (await runtime.runner.state(mission_id)).wall_clock
         assert LONG <= used < 2 * LONG
         hands.forward(2 * LONG)
         gate.entered = anyio.Event()
         async with driving(runtime, mission_id):
             await gate.entered.wait()
-            assert (await runtime.service.state(mission_id)).elapsed_before == pytest.approx(used)
+            assert (await runtime.runner.state(mission_id)).elapsed_before == pytest.approx(used)
             hands.forward()
         report = await runtime.report(mission_id)
         assert report.verdict_reason == "max_wall_clock"
-        state = await runtime.service.state(mission_id)
+        state = await runtime.runner.state(mission_id)
         assert state.elapsed_before == pytest.approx(used) and LONG <= state.elapsed < 2 * LONG
 
 
@@ -141,7 +141,7 @@ async def test_the_wall_clock_adds_up_over_runs_and_not_over_waiting_for_a_perso
 async def test_a_mission_that_waits_for_budget_goes_on_when_it_is_extended(tmp_path: Path) -> None:
     counter = Counter()
     async with stage(tmp_path, counter.step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(
             criteria=[metric("steps") >= 4],
             budget=Budget(max_iterations=2, on_exhausted="wait"),
@@ -166,7 +166,7 @@ async def test_a_mission_that_waits_for_budget_goes_on_when_it_is_extended(tmp_p
 async def test_a_mission_that_ended_by_budget_is_extended_and_resumed_to_its_goal(tmp_path: Path) -> None:
     counter = Counter()
     async with stage(tmp_path, counter.step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(criteria=[metric("steps") >= 3], budget=Budget(max_iterations=2), proposer=repeat("step"))
         first = await runtime.pursue(wanted)
         assert first.verdict_reason == "max_iterations"
@@ -190,7 +190,7 @@ async def test_a_mission_that_the_wall_clock_ended_can_be_extended(tmp_path: Pat
         report = await runtime.pursue(wanted)
         assert report.verdict_reason == "max_wall_clock"
         gate.release.set()
-        await runtime.service.extend(report.session_id, {"max_wall_clock_seconds": 60})
+        await runtime.runner.extend(report.session_id, {"max_wall_clock_seconds": 60})
         assert (await runtime.resume(report.session_id)).completed
 
 
@@ -199,10 +199,10 @@ async def test_an_extension_takes_effect_during_the_iteration(tmp_path: Path) ->
     async with stage(tmp_path, gate.hold, counter.step) as runtime:
         calls = proposal(("hold", {}), ("step", {}))
         wanted = mission(budget=Budget(max_iterations=1, max_tool_calls=1), proposer=replay(calls, calls))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await gate.entered.wait()
-            await runtime.service.extend(mission_id, {"max_iterations": 2, "max_tool_calls": 4})
+            await runtime.runner.extend(mission_id, {"max_iterations": 2, "max_tool_calls": 4})
             gate.release.set()
         assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok"] * 4
         assert len(await events_of(runtime, mission_id, IterationEnded)) == 2
@@ -221,10 +221,10 @@ async def test_more_wall_clock_reaches_a_call_that_is_under_way(
     monkeypatch.setattr(Deadline, "allow", spied)
     async with stage(tmp_path, gate.hold) as runtime:
         wanted = mission(criteria=[event("held")], budget=Budget(max_wall_clock_seconds=LONG), proposer=repeat("hold"))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await gate.entered.wait()
-            await runtime.service.extend(mission_id, {"max_wall_clock_seconds": 1_000})
+            await runtime.runner.extend(mission_id, {"max_wall_clock_seconds": 1_000})
             await heard.wait()
             hands.forward()
             await anyio.sleep(0.01)  # what was due before this is cut by now
@@ -236,24 +236,24 @@ async def test_more_wall_clock_reaches_a_call_that_is_under_way(
 async def test_a_wrong_extension_is_refused_with_all_its_faults_and_changes_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path, Counter().step) as runtime:
         wanted = mission(budget=Budget(max_iterations=5, max_wall_clock_seconds=60))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         wrong = {"max_iterations": 4, "max_iteration": 9, "max_wall_clock_seconds": 0, "max_tokens": 5}
         with pytest.raises(ValidationFailed) as caught:
-            await runtime.service.extend(mission_id, wrong)
+            await runtime.runner.extend(mission_id, wrong)
         assert [fault.field for fault in caught.value.faults] == list(wrong)
         assert "can only be raised" in caught.value.faults[0].reason
         with pytest.raises(ValidationFailed):
-            await runtime.service.extend(mission_id, {})
+            await runtime.runner.extend(mission_id, {})
         assert await events_of(runtime, mission_id, BudgetExtended) == []
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 6.5])
 async def test_a_cap_that_is_no_number_is_refused_and_the_mission_stays_readable(tmp_path: Path, value: float) -> None:
     async with stage(tmp_path, Counter().step) as runtime:
-        mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=5)))).session_id
+        mission_id = (await runtime.runner.start(mission(budget=Budget(max_iterations=5)))).session_id
         with pytest.raises(ValidationFailed):
-            await runtime.service.extend(mission_id, {"max_iterations": value})
-        assert (await runtime.service.state(mission_id)).budget["max_iterations"] == 5
+            await runtime.runner.extend(mission_id, {"max_iterations": value})
+        assert (await runtime.runner.state(mission_id)).budget["max_iterations"] == 5
 
 
 async def test_unbounded_runs_until_it_is_met(tmp_path: Path) -> None:

@@ -27,15 +27,15 @@ async def test_a_fixed_proposal_with_bad_arguments_is_refused_before_anything_is
     async with stage(tmp_path, put) as runtime:
         bad = proposal(("put", {"key": 3}), ("put", {"key": "a", "size": "big"}), ("pot", {}))
         with pytest.raises(ValidationFailed) as caught:
-            await runtime.service.start(mission(proposer=replay(bad)))
+            await runtime.runner.start(mission(proposer=replay(bad)))
         assert {fault.field for fault in caught.value.faults} == {
             "proposer.proposals[0].tool_calls[0].args",
             "proposer.proposals[0].tool_calls[1].args",
             "proposer.proposals[0].tool_calls[2].tool_name",
         }
         with pytest.raises(ValidationFailed):
-            await runtime.service.start(mission(proposer=repeat("put", size=1)))
-        assert (await runtime.service.list())["sessions"] == []
+            await runtime.runner.start(mission(proposer=repeat("put", size=1)))
+        assert (await runtime.runner.list())["sessions"] == []
 
 
 async def test_a_script_that_calls_with_bad_arguments_is_denied_and_reads_why(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ async def test_a_script_that_calls_with_bad_arguments_is_denied_and_reads_why(tm
     async with stage(tmp_path, put) as runtime:
         report = await runtime.pursue(mission(proposer=script(source)))
         assert await outcomes(runtime, report.session_id) == [("world.put", "denied"), ("world.put", "ok")]
-        assert "schema" in (await runtime.service.state(report.session_id)).memory["why"]
+        assert "schema" in (await runtime.runner.state(report.session_id)).memory["why"]
         assert report.data["refused"][0]["outcome"] == "denied"
     assert ran == ["ok"]
 
@@ -139,7 +139,7 @@ async def test_results_come_in_proposed_order_and_the_later_call_wins_whoever_an
         assert [one.call_id[-1] for one in settled] == ["1", "0"], "the stage is wrong: the last must answer first"
         (row,) = await history(runtime, report.session_id)
         assert [call["args"]["key"] for call in row["calls"]] == ["first", "last"]
-        assert (await runtime.service.status(report.session_id))["metrics"] == {"size": 2}
+        assert (await runtime.runner.status(report.session_id))["metrics"] == {"size": 2}
 
 
 async def test_the_report_and_the_history_show_the_value_that_the_verdict_stands_on(tmp_path: Path) -> None:
@@ -229,11 +229,11 @@ async def test_a_large_result_is_stored_once_and_previewed_and_a_script_gets_the
     async with stage(tmp_path, read) as runtime:
         report = await runtime.pursue(mission(criteria=[metric("length") == 20_000], proposer=script(source)))
         assert report.completed, "metrics are lifted from a large result too"
-        assert (await runtime.service.state(report.session_id)).memory == {"end": "here20000"}
+        assert (await runtime.runner.state(report.session_id)).memory == {"end": "here20000"}
         settled = await events_of(runtime, report.session_id, CallSettled)
         assert settled[0].result is None and settled[0].blob == settled[1].blob
         assert settled[0].preview is not None and 100 < len(settled[0].preview) <= 2_000
-        digests = await runtime.service.ledger.digests(report.session_id)
+        digests = await runtime.runner.ledger.digests(report.session_id)
         assert len(digests) == 2, "one result and one report"
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
         assert database.execute("SELECT count(*) FROM blobs WHERE size > 20000").fetchone() == (1,)
@@ -283,7 +283,7 @@ async def test_a_tool_that_is_gone_at_resume_fails_its_call_and_not_the_mission(
 
     proposer = replay(proposal(("go", {}), ("stay", {})))
     async with stage(tmp_path, stay, go) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=proposer))).session_id
+        mission_id = (await runtime.runner.start(mission(proposer=proposer))).session_id
     async with stage(tmp_path, stay) as runtime:
         report = await runtime.resume(mission_id)
         assert report.verdict_reason == "max_iterations"
@@ -298,7 +298,7 @@ async def test_a_server_that_is_gone_at_resume_is_said_and_nothing_is_spent(tmp_
 
     proposer = replay(proposal(("world.stay", {}), ("other.stay", {})))
     async with stage(tmp_path, stay, servers={"other": {"stay": stay}}) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=proposer))).session_id
+        mission_id = (await runtime.runner.start(mission(proposer=proposer))).session_id
     async with stage(tmp_path, stay) as runtime:
         with pytest.raises(UpstreamUnavailable, match="other") as caught:
             await runtime.resume(mission_id)

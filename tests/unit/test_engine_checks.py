@@ -79,20 +79,20 @@ async def test_a_check_that_can_never_be_met_any_more_ends_the_mission_at_once(
     judge = check(_python(f"raise SystemExit({code})"), never_exit_codes=[3, 5])
     async with stage(tmp_path, certify) as runtime:
         wanted = {"criteria": [event("certified"), judge], "proposer": repeat("certify")}
-        started = await runtime.service.start(mission(budget=Budget(max_iterations=2), **wanted))
-        await runtime.service.iterate(started.session_id)
-        state = await runtime.service.state(started.session_id)
+        started = await runtime.runner.start(mission(budget=Budget(max_iterations=2), **wanted))
+        await runtime.runner.iterate(started.session_id)
+        state = await runtime.runner.state(started.session_id)
         assert state.terminal == (code == 3)
         assert ("never" in state.results[judge.criterion_id].evidence) == (code == 3)
     async with stage(tmp_path, certify) as runtime:  # somebody else goes on, and there is nothing to go on with
         if code == 3:
             with pytest.raises(SessionTerminal):
-                await runtime.service.iterate(started.session_id)
+                await runtime.runner.iterate(started.session_id)
             with pytest.raises(SessionTerminal):  # more budget would not help either
-                await runtime.service.extend(started.session_id, {"max_iterations": 9})
+                await runtime.runner.extend(started.session_id, {"max_iterations": 9})
         else:
-            await runtime.service.run(started.session_id)
-        state = await runtime.service.state(started.session_id)
+            await runtime.runner.run(started.session_id)
+        state = await runtime.runner.state(started.session_id)
         assert (state.status, state.verdict_reason, state.iteration_count) == ("terminated", reason, made)
 
 
@@ -247,10 +247,10 @@ async def test_a_slow_tool_of_a_check_is_stopped_by_pause_and_the_mission_goes_o
             budget=Budget(max_iterations=3),
             proposer=repeat("certify"),
         )
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await gate.entered.wait()
-            await runtime.service.pause(mission_id)
+            await runtime.runner.pause(mission_id)
         assert (await outcomes(runtime, mission_id))[-1] == ("world.hold", "cancelled")
         gate.release.set()
         assert (await runtime.resume(mission_id)).completed
@@ -279,11 +279,11 @@ async def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_missi
             budget=Budget(max_iterations=3, max_tool_calls=3),
             proposer=repeat("certify"),
         )
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             while not entered.exists():
                 await anyio.sleep(0.01)
-            await runtime.service.pause(mission_id)
+            await runtime.runner.pause(mission_id)
         (_, cut_off) = await events_of(runtime, mission_id, CallSettled)
         assert (cut_off.outcome, cut_off.error) == ("cancelled", "stopped by the operator")
         release.touch()
@@ -324,8 +324,8 @@ async def test_a_name_that_means_no_command_is_a_fault_at_the_start(
 ) -> None:
     async with stage(tmp_path, certify, checks=checks) as runtime:
         with pytest.raises(ValidationFailed) as caught:
-            await runtime.service.start(mission(criteria=[Check(**NAMED)]))
-        assert (await runtime.service.list())["sessions"] == []
+            await runtime.runner.start(mission(criteria=[Check(**NAMED)]))
+        assert (await runtime.runner.list())["sessions"] == []
         (fault,) = caught.value.faults
     assert fault.field == "criteria[0].check"
     assert reason in fault.reason
@@ -334,7 +334,7 @@ async def test_a_name_that_means_no_command_is_a_fault_at_the_start(
 async def test_a_named_check_that_left_the_configuration_is_inconclusive_and_not_a_crash(tmp_path: Path) -> None:
     criteria = [event("certified"), Check(**NAMED)]
     async with stage(tmp_path, certify, checks={"lint": {"command": ["true"]}}) as runtime:
-        started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
+        started = await runtime.runner.start(mission(criteria=criteria, proposer=repeat("certify")))
     async with stage(tmp_path, certify) as runtime:
         report = await runtime.resume(started.session_id)
         assert report.verdict_reason == "max_iterations"
@@ -351,7 +351,7 @@ async def test_a_check_names_a_tool_of_the_mission_with_arguments_that_fit(tmp_p
     async with stage(tmp_path, certify, inspect) as runtime:
         wrong = [check("inspect", {"prt": 1}), check("inspekt").named("other")]
         with pytest.raises(ValidationFailed) as caught:
-            await runtime.service.start(mission(criteria=wrong))
+            await runtime.runner.start(mission(criteria=wrong))
         fields = {fault.field for fault in caught.value.faults}
         assert fields == {"criteria[0].args", "criteria[1].tool_name"}
 

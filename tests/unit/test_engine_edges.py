@@ -52,9 +52,9 @@ async def dead_in_put(folder: Path, deadly: Deadly, wanted: Mission, *tools: Cal
     """A mission whose driver died inside `put`."""
     async with CrashingRuntime(Given(deadly.tool(), *tools), folder / "ledger.db") as runtime:
         deadly.runtime = runtime
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         with pytest.raises(BaseException) as caught:
-            await runtime.service.run(mission_id)
+            await runtime.runner.run(mission_id)
         assert isinstance(caught.value, Crash) or caught.group_contains(Crash)
         deadly.runtime = None
     assert len(deadly.sent) == 1
@@ -72,8 +72,8 @@ async def test_a_predicate_over_many_large_results_is_still_answered(tmp_path: P
         proposer=script("for i in range(40):\n    world.rows()\n"),
     )
     async with stage(tmp_path, rows) as runtime:
-        mission_id = (await runtime.service.start(wanted)).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        state = await runtime.runner.run(mission_id)
         statuses = [row["criteria"][0]["status"] for row in await history(runtime, mission_id)]
         assert statuses == ["unmet"] * 3 + ["met"]
         assert (state.verdict_reason, state.iteration_count) == ("criteria_met", 4)
@@ -85,17 +85,17 @@ async def test_a_mission_without_its_servers_is_refused_and_spends_nothing(tmp_p
 
     wanted = mission(budget=Budget(max_iterations=100), proposer=script("world.step()"))
     async with stage(tmp_path, step) as runtime:
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.iterate(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.iterate(mission_id)
         before = len(await events_of(runtime, mission_id, Event))
     async with stage(tmp_path) as runtime:
-        for verb in (runtime.resume, runtime.service.run, runtime.service.iterate):
+        for verb in (runtime.resume, runtime.runner.run, runtime.runner.iterate):
             with pytest.raises(UpstreamUnavailable, match="world"):
                 await verb(mission_id)
         assert len(await events_of(runtime, mission_id, Event)) == before
-        assert (await runtime.service.state(mission_id)).iteration_count == 1
+        assert (await runtime.runner.state(mission_id)).iteration_count == 1
     async with stage(tmp_path, step) as runtime:
-        assert (await runtime.service.iterate(mission_id))["iterations"][0]["iteration_index"] == 1
+        assert (await runtime.runner.iterate(mission_id))["iterations"][0]["iteration_index"] == 1
 
 
 @pytest.mark.parametrize(("cap", "outcome", "sent"), [(2, "ok", 2), (1, "unknown", 1)])
@@ -107,7 +107,7 @@ async def test_a_call_that_is_sent_again_after_a_crash_counts_again(
     wanted = mission(budget=Budget(max_iterations=1, max_tool_calls=cap), proposer=repeat("put"))
     mission_id = await dead_in_put(tmp_path, deadly, wanted)
     async with stage(tmp_path, deadly.tool()) as runtime:
-        state = await runtime.service.run(mission_id)
+        state = await runtime.runner.run(mission_id)
         assert await outcomes(runtime, mission_id) == [("world.put", outcome)]
         assert len(await events_of(runtime, mission_id, CallIntended)) == sent
         assert await events_of(runtime, mission_id, CallRefused) == []
@@ -135,11 +135,11 @@ async def test_half_a_character_in_what_a_tool_says_does_not_break_the_save(
     tmp_path: Path, odd: Callable[..., Any], outcome: str
 ) -> None:
     async with stage(tmp_path, odd) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=repeat(odd.__name__)))).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(mission(proposer=repeat(odd.__name__)))).session_id
+        state = await runtime.runner.run(mission_id)
         assert (state.status, state.verdict_reason) == ("terminated", "max_iterations")
         assert await outcomes(runtime, mission_id) == [(f"world.{odd.__name__}", outcome)]
-        assert (await runtime.service.verify()).ok
+        assert (await runtime.runner.verify()).ok
         assert state.events.counts() == ({"odd": 1} if odd is half_text else {})
 
 
@@ -177,7 +177,7 @@ async def test_a_replayed_script_sees_what_the_first_run_saw(
     wanted = mission(proposer=script(f"seen = world.{odd.__name__}()\nworld.put(seen=repr(seen))\n"))
     mission_id = await dead_in_put(tmp_path, deadly, wanted, odd)
     async with stage(tmp_path, deadly.tool(), odd) as runtime:
-        state = await runtime.service.run(mission_id)
+        state = await runtime.runner.run(mission_id)
         (ended,) = await events_of(runtime, mission_id, ScriptEnded)
         assert ended.error is None
         assert state.status == "terminated"
@@ -191,7 +191,7 @@ async def test_a_run_is_durable_before_its_script_begins(tmp_path: Path) -> None
 
     endless = "n = 0\nwhile n < 1000000000:\n    n = n + 1\n"
     async with stage(tmp_path, step) as runtime, stage(tmp_path, step) as other:
-        mission_id = (await runtime.service.start(mission(proposer=script(endless)))).session_id
+        mission_id = (await runtime.runner.start(mission(proposer=script(endless)))).session_id
         began = anyio.Event()
 
         def observer(_mission_id: str, phase: str, _state: Any) -> None:
@@ -199,13 +199,13 @@ async def test_a_run_is_durable_before_its_script_begins(tmp_path: Path) -> None
                 began.set()
 
         async def drive() -> None:
-            await runtime.service.run(mission_id, observer=observer)
+            await runtime.runner.run(mission_id, observer=observer)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(drive)
             await began.wait()
-            assert (await other.service.status(mission_id))["status"] == "running"
-            assert await other.service.interrupted() == [mission_id]
+            assert (await other.runner.status(mission_id))["status"] == "running"
+            assert await other.runner.interrupted() == [mission_id]
             tasks.cancel_scope.cancel()
 
 
@@ -222,8 +222,8 @@ async def test_an_observer_that_fails_does_not_break_the_mission(tmp_path: Path,
             raise BrokenPipeError("nobody reads any more")
 
     async with stage(tmp_path, step) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
-        state = await runtime.service.run(mission_id, observer=observer)
+        mission_id = (await runtime.runner.start(mission(proposer=repeat("step")))).session_id
+        state = await runtime.runner.run(mission_id, observer=observer)
         assert (state.status, state.verdict_reason) == ("terminated", "max_iterations")
         assert len(await events_of(runtime, mission_id, ReportWritten)) == 1
         assert told[-1] == broken, "one that fails is not told any more"
@@ -246,7 +246,7 @@ async def test_positional_arguments_replay_by_the_parameters_of_the_start(
     mission_id = await dead_in_put(tmp_path, deadly, mission(proposer=script(source)), double)
     servers = {"world": {"put": deadly.tool(), **now}}
     async with stage(tmp_path, servers=servers) as runtime:
-        state = await runtime.service.run(mission_id)
+        state = await runtime.runner.run(mission_id)
         (ended,) = await events_of(runtime, mission_id, ScriptEnded)
         assert ended.error is None
         assert state.memory == {"value": 14}
@@ -258,7 +258,7 @@ async def test_an_extension_cannot_remove_the_last_real_cap(tmp_path: Path) -> N
         return {}
 
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
 
         async def start(budget: Budget) -> str:
             return (await service.start(mission(budget=budget, proposer=repeat("step")))).session_id
@@ -291,11 +291,11 @@ async def test_a_replayed_script_is_somebody_elses_word(tmp_path: Path) -> None:
     }
     async with stage(tmp_path, step) as runtime:
         with pytest.raises(ValidationFailed) as caught:
-            await runtime.service.start(mission(**given))
+            await runtime.runner.start(mission(**given))
         assert [fault.field for fault in caught.value.faults] == ["proposer.proposals[0].script"]
         allowed = mission(**given, allow_scripted_strategies=True)
-        mission_id = (await runtime.service.start(allowed)).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(allowed)).session_id
+        state = await runtime.runner.run(mission_id)
         (ended,) = await events_of(runtime, mission_id, ScriptEnded)
         assert (ended.error, ended.claimed, dict(ended.observed)) == (None, True, {"a": 0})
         assert (state.status, state.verdict_reason) == ("terminated", "max_iterations")
@@ -312,12 +312,12 @@ async def test_the_loop_guard_counts_within_one_proposal(tmp_path: Path, paralle
 
     wanted = mission(budget=Budget(max_iterations=5), proposer={"kind": "client"})
     async with stage(tmp_path, look) as runtime:
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         same = Proposal(tool_calls=[ToolCall(tool_name="world.look")] * 5)
-        await runtime.service.iterate(mission_id, proposal=same)
+        await runtime.runner.iterate(mission_id, proposal=same)
         (first,) = await history(runtime, mission_id)
         assert [call["outcome"] for call in first["calls"]] == ["ok", "ok", "denied", "denied", "denied"]
         assert len(ran) == 2
         other = Proposal.model_validate(proposal(("look", {"at": 1}), ("look", {"at": 2}), ("look", {"at": 1})))
-        await runtime.service.iterate(mission_id, proposal=other)
+        await runtime.runner.iterate(mission_id, proposal=other)
         assert sorted(ran) == [0, 0, 1, 1, 2], "what differs is no loop"

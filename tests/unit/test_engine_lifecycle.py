@@ -37,7 +37,7 @@ ENDS = {
 
 
 async def _started(runtime: Runtime, wanted: Mission) -> str:
-    return (await runtime.service.start(wanted)).session_id
+    return (await runtime.runner.start(wanted)).session_id
 
 
 @pytest.mark.parametrize("word", ENDS)
@@ -51,7 +51,7 @@ async def test_abort_and_complete_cancel_the_call_and_end_the_mission(tmp_path: 
 
     calls = proposal(("hold", {}), ("hold", {}))
     async with stage(tmp_path, hold) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, mission(budget=Budget(max_iterations=9), proposer=replay(calls)))
         async with driving(runtime, mission_id):
             await gate.entered.wait()
@@ -80,9 +80,9 @@ async def test_a_word_with_nobody_driving_writes_the_end_and_the_report(tmp_path
     async with stage(tmp_path, step) as runtime:
         mission_id = await _started(runtime, mission(budget=Budget(max_iterations=9), proposer=repeat("step")))
         if ran:
-            await runtime.service.iterate(mission_id)
-        await getattr(runtime.service, word)(mission_id, reason="enough")
-        status = await runtime.service.status(mission_id)
+            await runtime.runner.iterate(mission_id)
+        await getattr(runtime.runner, word)(mission_id, reason="enough")
+        status = await runtime.runner.status(mission_id)
         assert (status["status"], status["verdict_reason"]) == ENDS[word]
         assert status["report"] == f"mission://{mission_id}/report"
         assert len(await events_of(runtime, mission_id, ReportWritten)) == 1
@@ -99,7 +99,7 @@ async def test_resume_goes_on_with_the_same_iteration_at_the_next_call(tmp_path:
 
     calls = proposal(("step", {"key": "a"}), ("hold", {}), ("step", {"key": "b"}))
     async with stage(tmp_path, gate.hold, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, mission(proposer=replay(calls)))
         async with driving(runtime, mission_id):
             await gate.entered.wait()
@@ -140,11 +140,11 @@ world.draw(random.random())
         mission_id = await _started(runtime, mission(budget=Budget(max_iterations=2), proposer=script(source)))
         async with driving(runtime, mission_id):
             await gate.entered.wait()
-            await runtime.service.pause(mission_id)
+            await runtime.runner.pause(mission_id)
         assert len(drawn) == 1
         gate.release.set()
-        await runtime.service.run(mission_id)
-        memory = (await runtime.service.state(mission_id)).memory
+        await runtime.runner.run(mission_id)
+        memory = (await runtime.runner.state(mission_id)).memory
         assert "cancelled" in memory["stopped"]
         made = [name for name, _ in await outcomes(runtime, mission_id)]
         assert made == ["world.draw", "world.hold", "world.draw"] * 2
@@ -154,7 +154,7 @@ world.draw(random.random())
 async def test_paused_before_it_ever_ran_it_is_pending_again_and_its_wall_clock_applies(tmp_path: Path) -> None:
     gate = Gate()
     async with stage(tmp_path, gate.hold) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(budget=Budget(max_wall_clock_seconds=0.1), proposer=repeat("hold"))
         mission_id = await _started(runtime, wanted)
         assert (await service.pause(mission_id)).status == "paused"
@@ -170,7 +170,7 @@ async def test_a_second_driver_gets_conflict_at_once_and_changes_nothing(tmp_pat
         mission_id = await _started(runtime, wanted)
         async with driving(runtime, mission_id):
             await gate.entered.wait()
-            for service in (runtime.service, other.service):
+            for service in (runtime.runner, other.runner):
                 before = (await service.state(mission_id)).seq
                 with pytest.raises(Conflict):
                     await service.run(mission_id)
@@ -178,7 +178,7 @@ async def test_a_second_driver_gets_conflict_at_once_and_changes_nothing(tmp_pat
                     await service.iterate(mission_id)
                 assert (await service.state(mission_id)).seq == before
             gate.release.set()
-        assert (await other.service.state(mission_id)).status == "completed"
+        assert (await other.runner.state(mission_id)).status == "completed"
     assert gate.passed == 1
 
 
@@ -187,7 +187,7 @@ async def test_an_ended_mission_refuses_every_word(tmp_path: Path) -> None:
         return {"events": [{"event_name": "done"}]}
 
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         report = await runtime.pursue(mission(criteria=[event("done")], proposer=repeat("step")))
         before = (await service.state(report.session_id)).seq
         for word in (service.pause, service.resume, service.abort, service.complete, service.iterate, service.run):
@@ -227,7 +227,7 @@ class Brittle:
 async def test_an_exception_in_our_own_code_fails_the_mission_and_resume_goes_on(tmp_path: Path) -> None:
     upstream = Brittle()
     async with stage(tmp_path, servers={"brittle": upstream}) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(criteria=[metric("x") == 1], budget=Budget(max_iterations=3), proposer=repeat("work"))
         mission_id = await _started(runtime, wanted)
         assert (await service.run(mission_id)).status == "failed"
@@ -247,8 +247,8 @@ async def test_an_exception_in_our_own_code_fails_the_mission_and_resume_goes_on
 async def test_a_failure_says_what_broke_and_not_what_it_was_wrapped_in(tmp_path: Path) -> None:
     async with stage(tmp_path, servers={"brittle": Brittle()}) as runtime:
         mission_id = await _started(runtime, mission(proposer=repeat("work")))
-        await runtime.service.run(mission_id)
-        assert (await runtime.service.status(mission_id))["failure"] == "RuntimeError: a bug of ours"
+        await runtime.runner.run(mission_id)
+        assert (await runtime.runner.status(mission_id))["failure"] == "RuntimeError: a bug of ours"
         assert (await runtime.report(mission_id)).data["reason_text"] == "RuntimeError: a bug of ours"
 
 
@@ -260,7 +260,7 @@ async def test_a_proposer_that_breaks_fails_the_mission_before_anything_runs(
 
     async with stage(tmp_path, step) as runtime:
         proposing(monkeypatch, Stubborn(KeyError("lost"), Proposal(tool_calls=[])))
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, mission(proposer=repeat("step")))
         assert (await service.run(mission_id)).status == "failed"
         assert await outcomes(runtime, mission_id) == []
@@ -270,7 +270,7 @@ async def test_a_proposer_that_breaks_fails_the_mission_before_anything_runs(
 async def test_cancelling_the_driver_records_the_call_and_leaves_the_mission_runnable(tmp_path: Path) -> None:
     gate = Gate()
     async with stage(tmp_path, gate.hold) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(criteria=[event("held")], budget=Budget(max_iterations=5), proposer=repeat("hold"))
         mission_id = await _started(runtime, wanted)
         async with anyio.create_task_group() as tasks:
@@ -304,7 +304,7 @@ async def test_a_driver_that_died_between_the_end_and_the_report_leaves_one_to_b
                 if phase == "ended":
                     life.cancel()
 
-            await runtime.service.run(mission_id, observer=dies)
+            await runtime.runner.run(mission_id, observer=dies)
         assert life.cancelled_caught
         assert await events_of(runtime, mission_id, ReportWritten) == []
         first = await runtime.report(mission_id)

@@ -24,10 +24,10 @@ async def test_the_third_identical_call_in_a_row_is_refused_until_something_chan
         return dict(world)
 
     async with stage(tmp_path, look) as runtime:
-        mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=20)))).session_id
+        mission_id = (await runtime.runner.start(mission(budget=Budget(max_iterations=20)))).session_id
 
         async def ask(key: str = "a") -> str | None:
-            await runtime.service.iterate(mission_id, proposal=_same(key))
+            await runtime.runner.iterate(mission_id, proposal=_same(key))
             return (await outcomes(runtime, mission_id))[-1][1]
 
         assert [await ask() for _ in range(4)] == ["ok", "ok", "denied", "denied"]
@@ -45,9 +45,9 @@ async def test_a_call_whose_result_changes_is_never_refused(tmp_path: Path) -> N
         return {"value": next(count)}
 
     async with stage(tmp_path, look) as runtime:
-        mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=5)))).session_id
+        mission_id = (await runtime.runner.start(mission(budget=Budget(max_iterations=5)))).session_id
         for _ in range(5):
-            await runtime.service.iterate(mission_id, proposal=_same())
+            await runtime.runner.iterate(mission_id, proposal=_same())
         assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok"] * 5
 
 
@@ -66,9 +66,9 @@ async def test_the_runtimes_own_checks_do_not_hide_a_loop(tmp_path: Path) -> Non
     criteria = [event("never"), check("audit", when="checkpoint").optional()]
     async with stage(tmp_path, look, audit) as runtime:
         wanted = mission(criteria=criteria, budget=Budget(max_iterations=9))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         for _ in range(3):
-            await runtime.service.iterate(mission_id, proposal=_same())
+            await runtime.runner.iterate(mission_id, proposal=_same())
         looks = [outcome for name, outcome in await outcomes(runtime, mission_id) if name == "world.look"]
         assert looks == ["ok", "ok", "denied"]
 
@@ -96,8 +96,8 @@ async def test_the_loop_guard_watches_scripts_that_others_propose(tmp_path: Path
 
     source = "for _ in range(3):\n  try:\n    world.look('a')\n  except RuntimeError:\n    pass"
     async with stage(tmp_path, look) as runtime:
-        mission_id = (await runtime.service.start(mission(allow_scripted_strategies=True))).session_id
-        await runtime.service.iterate(mission_id, proposal=Proposal(script=source))
+        mission_id = (await runtime.runner.start(mission(allow_scripted_strategies=True))).session_id
+        await runtime.runner.iterate(mission_id, proposal=Proposal(script=source))
         assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok", "ok", "denied"]
 
 
@@ -116,7 +116,7 @@ async def test_the_loop_guard_watches_scripts_in_a_replay_and_does_not_count_its
             proposer=replay(same, same, {"script": source}),
             allow_scripted_strategies=True,
         )
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(mission_id)
         found = [outcome for _, outcome in await outcomes(runtime, mission_id)]
         assert found == ["ok", "ok", "ok", "ok", "denied"]

@@ -18,7 +18,7 @@ from pursuit.core.state import MissionState
 
 
 async def _started(runtime: Runtime, wanted: Mission) -> str:
-    return (await runtime.service.start(wanted)).session_id
+    return (await runtime.runner.start(wanted)).session_id
 
 
 class Paced:
@@ -58,7 +58,7 @@ async def test_pace_waits_between_iterations_and_backs_off_while_nothing_changes
 async def test_a_word_wakes_a_mission_that_waits_for_its_pace(tmp_path: Path, word: str) -> None:
     paced = Paced(Pace(seconds=3_600))
     async with stage(tmp_path, look) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, paced.mission)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: service.run(mission_id, observer=paced.observe))
@@ -75,7 +75,7 @@ async def test_a_word_wakes_a_mission_that_waits_for_its_pace(tmp_path: Path, wo
 async def test_the_pace_holds_when_the_mission_is_driven_again(tmp_path: Path) -> None:
     paced = Paced(Pace(seconds=3_600))
     async with stage(tmp_path, look) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, paced.mission)
         await service.iterate(mission_id)
         async with anyio.create_task_group() as tasks:
@@ -94,7 +94,7 @@ async def test_a_wall_clock_that_runs_out_while_it_waits_ends_the_mission_withou
     async with stage(tmp_path, look) as runtime:
         mission_id = await _started(runtime, paced.mission)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: runtime.service.run(mission_id, observer=paced.observe))
+            tasks.start_soon(lambda: runtime.runner.run(mission_id, observer=paced.observe))
             await paced.waits.wait()
             hands.forward()
         report = await runtime.report(mission_id)
@@ -105,7 +105,7 @@ async def test_a_wall_clock_that_runs_out_while_it_waits_ends_the_mission_withou
 
 async def test_interrupted_lists_only_runs_that_stopped_short_of_their_goal(tmp_path: Path) -> None:
     async with stage(tmp_path, look) as runtime:
-        service = runtime.service
+        service = runtime.runner
         many = Budget(max_iterations=99)
         await _started(runtime, mission())
         await service.run(await _started(runtime, mission()))
@@ -118,7 +118,7 @@ async def test_interrupted_lists_only_runs_that_stopped_short_of_their_goal(tmp_
 async def test_a_paced_run_that_reached_its_goal_is_not_interrupted(tmp_path: Path) -> None:
     paced = Paced(Pace(seconds=0.001))
     async with stage(tmp_path, look) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, paced.mission)
         await service.iterate(mission_id)
         until = (await service.state(mission_id)).wait_until
@@ -131,7 +131,7 @@ async def test_a_paced_run_that_reached_its_goal_is_not_interrupted(tmp_path: Pa
 async def test_a_run_that_died_while_it_waited_for_its_pace_is_interrupted(tmp_path: Path) -> None:
     paced = Paced(Pace(seconds=3_600))
     async with stage(tmp_path, look) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, paced.mission)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: service.run(mission_id, observer=paced.observe))
@@ -150,9 +150,9 @@ async def test_a_clock_that_is_put_back_does_not_make_a_wait_longer(
     async with stage(tmp_path, look) as runtime:
         mission_id = await _started(runtime, paced.mission)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: runtime.service.run(mission_id, observer=paced.observe))
+            tasks.start_soon(lambda: runtime.runner.run(mission_id, observer=paced.observe))
             await paced.waits.wait()
             hands.put_back(86_400)
-        assert (await runtime.service.state(mission_id)).verdict_reason == "max_iterations"
+        assert (await runtime.runner.state(mission_id)).verdict_reason == "max_iterations"
         ended = await events_of(runtime, mission_id, IterationEnded)
         assert [one.facts.checkpoint for one in ended] == [True, True, True]

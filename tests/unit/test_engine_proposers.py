@@ -29,7 +29,7 @@ from pursuit.errors import InvalidArgument
 
 
 async def _started(runtime: Runtime, wanted: Mission) -> str:
-    return (await runtime.service.start(wanted)).session_id
+    return (await runtime.runner.start(wanted)).session_id
 
 
 def _calls(*pairs: tuple[str, dict[str, Any]]) -> Proposal:
@@ -42,7 +42,7 @@ def step(key: str = "a") -> dict[str, Any]:
 
 async def test_a_client_mission_waits_for_each_proposal(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(criteria=[metric("steps") == 1, event("never").optional()], budget=Budget(max_iterations=9))
         mission_id = await _started(runtime, wanted)
         state = await service.run(mission_id)
@@ -61,7 +61,7 @@ async def test_a_client_mission_waits_for_each_proposal(tmp_path: Path) -> None:
 @pytest.mark.guarantee("bad-proposal-counts-nothing")
 async def test_a_bad_proposal_of_a_client_is_its_error_and_stores_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, mission())
         before = (await service.state(mission_id)).seq
         bad = _calls(("step", {"key": 3}), ("stop", {}), ("step", {"kex": "a"}))
@@ -83,10 +83,10 @@ async def test_a_proposal_to_a_mission_with_another_proposer_is_an_invalid_argum
     async with stage(tmp_path, step) as runtime:
         mission_id = await _started(runtime, mission(proposer=repeat("step")))
         with pytest.raises(InvalidArgument, match="repeat"):
-            await runtime.service.iterate(mission_id, proposal=_calls(("step", {})))
+            await runtime.runner.iterate(mission_id, proposal=_calls(("step", {})))
         with pytest.raises(InvalidArgument):
-            await runtime.service.iterate(mission_id, iterations=0)
-        assert (await runtime.service.state(mission_id)).status == "pending"
+            await runtime.runner.iterate(mission_id, iterations=0)
+        assert (await runtime.runner.state(mission_id)).status == "pending"
 
 
 async def test_a_proposal_is_never_dropped_for_an_iteration_that_is_still_open(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_a_proposal_is_never_dropped_for_an_iteration_that_is_still_open(t
         ran.append(key)
 
     async with stage(tmp_path, gate.hold, note) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, mission(budget=Budget(max_iterations=9)))
         async with anyio.create_task_group() as tasks:
             first = _calls(("hold", {}), ("note", {"key": "old"}))
@@ -125,9 +125,9 @@ async def test_a_clients_script_runs_where_it_is_allowed_and_its_claims_meet_not
     async with stage(tmp_path, step) as runtime:
         wanted = mission(criteria=criteria, allow_scripted_strategies=True)
         mission_id = await _started(runtime, wanted)
-        answer = await runtime.service.iterate(mission_id, proposal=Proposal(script=source))
+        answer = await runtime.runner.iterate(mission_id, proposal=Proposal(script=source))
         assert answer["iterations"][0]["verdict_reason"] == "max_iterations"
-        rows = (await runtime.service.status(mission_id))["criteria"]
+        rows = (await runtime.runner.status(mission_id))["criteria"]
         assert [row["status"] for row in rows] == ["inconclusive", "unmet", "unmet", "met"]
         (ended,) = await events_of(runtime, mission_id, ScriptEnded)
         assert ended.claimed and ended.observed == {"mass": 1}, "what it claimed is on record all the same"
@@ -169,13 +169,13 @@ async def test_a_bad_proposal_goes_back_twice_with_the_reasons_then_counts_as_a_
         proposer = Stubborn(bad)
         wanted = mission(budget=Budget(max_iterations=9), proposer=repeat("place", number=1))
         proposing(monkeypatch, proposer)
-        state = await runtime.service.run(await _started(runtime, wanted))
+        state = await runtime.runner.run(await _started(runtime, wanted))
         assert (state.verdict_reason, state.iteration_count) == ("proposer_failed", 3)
         assert [bool(reasons) for reasons in proposer.reasons] == [False, True, True] * 3
         assert "tool_calls[1].args" in proposer.reasons[1][0]
         mended = Stubborn(bad, good, bad, bad, bad, good)
         proposing(monkeypatch, mended)
-        state = await runtime.service.run(await _started(runtime, wanted))
+        state = await runtime.runner.run(await _started(runtime, wanted))
         assert state.verdict_reason == "max_iterations", "a good proposal starts the count anew"
     assert ran == [2] * 8, "nothing of a bad proposal runs"
 
@@ -198,14 +198,14 @@ world.weigh()
         criteria = [metric("mass") <= 1]
         wanted = mission(criteria=criteria, budget=Budget(max_iterations=3), proposer=script(source))
         report = await runtime.pursue(wanted)
-        seen = (await runtime.service.state(report.session_id)).memory["seen"]
+        seen = (await runtime.runner.state(report.session_id)).memory["seen"]
         last = ["ok world.weigh"]
         assert seen == [
             {"iteration": 0, "mass": None, "best": None, "last": []},
             {"iteration": 1, "mass": 5, "best": 5, "last": last},
             {"iteration": 2, "mass": 3, "best": 3, "last": last},
         ]
-        assert (await runtime.service.status(report.session_id))["best"] == {"mass <= 1": 3}
+        assert (await runtime.runner.status(report.session_id))["best"] == {"mass <= 1": 3}
 
 
 async def test_the_error_of_a_script_is_an_observation_that_the_next_iteration_sees(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ mission.event("recovered")
         wanted = mission(criteria=[event("recovered")], budget=Budget(max_iterations=9), proposer=script(source))
         report = await runtime.pursue(wanted)
         assert (report.status, report.data["iteration_count"]) == ("completed", 2)
-        memory = (await runtime.service.state(report.session_id)).memory
+        memory = (await runtime.runner.state(report.session_id)).memory
         assert memory["kept"] == "before the error"
         assert len(memory["errors"]) == 1 and "ValueError: lost the thread" in memory["errors"][0]
         assert "lost the thread" in (await history(runtime, report.session_id))[0]["observation"]["errors"][0]
@@ -261,7 +261,7 @@ state.memory["found"] = "".join(one["key"] for one in found)
 """
     async with stage(tmp_path, step) as runtime:
         report = await runtime.pursue(mission(proposer=script(source)))
-        assert (await runtime.service.state(report.session_id)).memory == {"found": "abc"}
+        assert (await runtime.runner.state(report.session_id)).memory == {"found": "abc"}
 
 
 async def test_a_script_that_does_not_parse_is_refused_at_the_start_with_its_place(tmp_path: Path) -> None:

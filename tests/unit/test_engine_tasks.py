@@ -61,16 +61,16 @@ async def test_a_mission_waits_for_its_task_and_goes_on(tmp_path: Path) -> None:
     job = Job()
     async with stage(tmp_path, job.tool()) as runtime:
         wanted = mission(criteria=[score()], proposer=repeat("world.train"))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            status = await runtime.service.status(mission_id)
+            status = await runtime.runner.status(mission_id)
             assert status["waiting_detail"].startswith("task-")
-            claim = await runtime.service.ledger.claim(mission_id)
+            claim = await runtime.runner.ledger.claim(mission_id)
             assert claim is not None, "a mission that waits for a task is driven by nobody"
             await claim.release()
             job.go.set()
-        status = await runtime.service.status(mission_id)
+        status = await runtime.runner.status(mission_id)
         assert (status["status"], job.begun) == ("completed", 1)
         (intent,) = await events_of(runtime, mission_id, CallIntended)
         assert intent.task == (await events_of(runtime, mission_id, WaitBegan))[0].detail
@@ -81,8 +81,8 @@ async def test_a_task_that_fails_is_a_failed_call(tmp_path: Path) -> None:
     job = Job()
     job.go.set()
     async with stage(tmp_path, job.tool()) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=repeat("world.train", fail=True)))).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(mission(proposer=repeat("world.train", fail=True)))).session_id
+        await runtime.runner.run(mission_id)
         assert await outcomes(runtime, mission_id) == [("world.train", "failed")]
         (row,) = await history(runtime, mission_id)
         assert "no luck" in row["calls"][0]["error"]
@@ -91,14 +91,14 @@ async def test_a_task_that_fails_is_a_failed_call(tmp_path: Path) -> None:
 async def test_an_iterating_client_is_told_that_the_mission_waits(tmp_path: Path) -> None:
     job = Job()
     async with stage(tmp_path, job.tool()) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=repeat("world.train")))).session_id
+        mission_id = (await runtime.runner.start(mission(proposer=repeat("world.train")))).session_id
         for _ in range(2):
-            answer = await runtime.service.iterate(mission_id)
+            answer = await runtime.runner.iterate(mission_id)
             assert (answer["status"], answer["iterations"], job.begun) == ("waiting", [], 1)
         job.go.set()
-        task_id = (await runtime.service.state(mission_id)).wait_detail
+        task_id = (await runtime.runner.state(mission_id)).wait_detail
         await runtime.tasks.store.wait(task_id or "")
-        answer = await runtime.service.iterate(mission_id)
+        answer = await runtime.runner.iterate(mission_id)
         assert [row["iteration_index"] for row in answer["iterations"]] == [0]
 
 
@@ -108,9 +108,9 @@ async def test_a_background_run_is_woken_by_its_task(tmp_path: Path) -> None:
     async def prepared(_mission_id: str) -> None:
         return None
 
-    async with stage(tmp_path, job.tool()) as runtime, background_runs(runtime.service, prepared) as runs:
+    async with stage(tmp_path, job.tool()) as runtime, background_runs(runtime.runner, prepared) as runs:
         wanted = mission(criteria=[score()], proposer=repeat("world.train"))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         await runs.begin(RunOrder(mission_id, iterations=1))
         await until(runtime, mission_id, lambda state: state.waiting_for == "task")
         job.go.set()
@@ -128,7 +128,7 @@ async def test_calls_of_a_batch_after_a_task_wait_for_it(tmp_path: Path) -> None
 
     async with stage(tmp_path, job.tool(), note) as runtime:
         calls = replay(proposal(("world.note", {"word": "a"}), ("world.train", {}), ("world.note", {"word": "b"})))
-        mission_id = (await runtime.service.start(mission(proposer=calls))).session_id
+        mission_id = (await runtime.runner.start(mission(proposer=calls))).session_id
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             assert order == ["a"]
@@ -151,8 +151,8 @@ async def test_parallel_tasks_run_side_by_side(tmp_path: Path) -> None:
 
     async with stage(tmp_path, train) as runtime:
         calls = replay(proposal(("world.train", {"n": 1}), ("world.train", {"n": 2})))
-        mission_id = (await runtime.service.start(mission(proposer=calls))).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(mission(proposer=calls))).session_id
+        await runtime.runner.run(mission_id)
         assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok", "ok"]
 
 
@@ -160,21 +160,21 @@ async def test_a_script_waits_for_a_task_too(tmp_path: Path) -> None:
     job = Job()
     source = "result = await world.train()\nmission.observe('score', result['metrics']['score'])"
     async with stage(tmp_path, job.tool()) as runtime:
-        mission_id = (await runtime.service.start(mission(criteria=[score()], proposer=script(source)))).session_id
+        mission_id = (await runtime.runner.start(mission(criteria=[score()], proposer=script(source)))).session_id
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             job.go.set()
-        assert ((await runtime.service.status(mission_id))["status"], job.begun) == ("completed", 1)
+        assert ((await runtime.runner.status(mission_id))["status"], job.begun) == ("completed", 1)
 
 
 async def test_an_abort_cancels_the_task(tmp_path: Path) -> None:
     job = Job()
     async with stage(tmp_path, job.tool()) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=repeat("world.train")))).session_id
+        mission_id = (await runtime.runner.start(mission(proposer=repeat("world.train")))).session_id
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            task_id = (await runtime.service.state(mission_id)).wait_detail or ""
-            await runtime.service.abort(mission_id)
+            task_id = (await runtime.runner.state(mission_id)).wait_detail or ""
+            await runtime.runner.abort(mission_id)
         assert (await runtime.tasks.store.get(task_id)).status == "cancelled"
         assert await outcomes(runtime, mission_id) == [("world.train", "cancelled")]
         while not job.cut:
@@ -185,27 +185,27 @@ async def test_a_pause_leaves_the_task_and_resume_finds_its_answer(tmp_path: Pat
     job = Job()
     async with stage(tmp_path, job.tool()) as runtime:
         wanted = mission(criteria=[score()], proposer=repeat("world.train"))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            task_id = (await runtime.service.state(mission_id)).wait_detail or ""
-            await runtime.service.pause(mission_id)
-        assert (await runtime.service.status(mission_id))["status"] == "paused"
+            task_id = (await runtime.runner.state(mission_id)).wait_detail or ""
+            await runtime.runner.pause(mission_id)
+        assert (await runtime.runner.status(mission_id))["status"] == "paused"
         job.go.set()
         await runtime.tasks.store.wait(task_id)
-        await runtime.service.run(mission_id)
-        assert ((await runtime.service.status(mission_id))["status"], job.begun) == ("completed", 1)
+        await runtime.runner.run(mission_id)
+        assert ((await runtime.runner.status(mission_id))["status"], job.begun) == ("completed", 1)
 
 
 async def test_a_lost_task_is_an_unknown_call_and_never_made_again(tmp_path: Path) -> None:
     """The process that ran the function is gone, so nobody knows what it did."""
     job = Job()
     async with stage(tmp_path, job.tool()) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer=repeat("world.train")))).session_id
-        await runtime.service.iterate(mission_id)
+        mission_id = (await runtime.runner.start(mission(proposer=repeat("world.train")))).session_id
+        await runtime.runner.iterate(mission_id)
     again: Runtime = stage(tmp_path, job.tool())
     async with again as runtime:
-        await runtime.service.run(mission_id)
+        await runtime.runner.run(mission_id)
         assert await outcomes(runtime, mission_id) == [("world.train", "unknown")]
         (row,) = await history(runtime, mission_id)
         assert "the process that worked at it ended" in row["calls"][0]["error"]
@@ -216,14 +216,14 @@ async def test_a_result_that_a_mission_waits_for_is_not_pruned(tmp_path: Path) -
     job = Job()
     async with stage(tmp_path, job.tool()) as runtime:
         wanted = mission(criteria=[score()], proposer=repeat("world.train"))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.iterate(mission_id)
-        task_id = (await runtime.service.state(mission_id)).wait_detail or ""
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.iterate(mission_id)
+        task_id = (await runtime.runner.state(mission_id)).wait_detail or ""
         job.go.set()
         await runtime.tasks.store.wait(task_id)
         assert await runtime.tasks.prune(keep=0) == []
-        await runtime.service.run(mission_id)
-        assert (await runtime.service.status(mission_id))["status"] == "completed"
+        await runtime.runner.run(mission_id)
+        assert (await runtime.runner.status(mission_id))["status"] == "completed"
         assert await runtime.tasks.prune(keep=0) == [task_id]
 
 
@@ -234,7 +234,7 @@ async def test_the_wall_clock_counts_a_task_that_nobody_drives(
     """Up to its end, up to the operator's word, and not after that."""
     job, hands = Job(), Hands(monkeypatch)
     async with stage(tmp_path, job.tool()) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(proposer=repeat("world.train"), budget=Budget(max_iterations=3))
         mission_id = (await service.start(wanted)).session_id
         await service.iterate(mission_id)
@@ -266,12 +266,12 @@ async def test_a_task_of_a_client_that_has_gone_is_cancelled_at_the_cap(
     async def prepared(_mission_id: str) -> None:
         return None
 
-    async with stage(tmp_path, job.tool()) as runtime, background_runs(runtime.service, prepared):
+    async with stage(tmp_path, job.tool()) as runtime, background_runs(runtime.runner, prepared):
         wanted = mission(proposer=repeat("world.train"), budget=Budget(max_wall_clock_seconds=LONG))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.iterate(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.iterate(mission_id)
         hands.forward(2 * LONG)
         await until(runtime, mission_id, lambda state: state.closed)
-        status = await runtime.service.status(mission_id)
+        status = await runtime.runner.status(mission_id)
         assert (status["verdict_reason"], job.cut) == ("max_wall_clock", 1)
         assert LONG <= status["budget"]["used"]["wall_clock_seconds"] < 2 * LONG

@@ -36,21 +36,21 @@ from pursuit.service.audit import Caller
 
 async def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_path: Path) -> None:
     async with stage(tmp_path, measure) as runtime:
-        mission_id = (await runtime.service.start(parent(child()))).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(parent(child()))).session_id
+        state = await runtime.runner.run(mission_id)
         assert (state.status, state.verdict_reason) == ("completed", "criteria_met")
         (intent,) = await events_of(runtime, mission_id, CallIntended)
         (settled,) = await events_of(runtime, mission_id, CallSettled)
         assert intent.reserved == {"max_iterations": 2}
         assert settled.used == {"max_iterations": 1, "max_tool_calls": 1, "max_tokens": 0, "max_cost_usd": 0}
-        status = await runtime.service.status(mission_id)
+        status = await runtime.runner.status(mission_id)
         assert status["budget"]["used"]["iterations"] == 2
         assert status["budget"]["used"]["tool_calls"] == 2
         (row,) = status["children"]
         assert (row["status"], row["directive"]) == ("completed", "Measure")
         (made,) = await events_of(runtime, row["session_id"], MissionCreated)
         assert made.parent == mission_id
-        listed = {one["session_id"]: one.get("parent") for one in (await runtime.service.list())["sessions"]}
+        listed = {one["session_id"]: one.get("parent") for one in (await runtime.runner.list())["sessions"]}
         assert listed == {mission_id: None, row["session_id"]: mission_id}
         told = await runtime.report(mission_id)
         for page in (told.markdown(), told.html()):
@@ -67,8 +67,8 @@ async def test_the_rest_of_a_batch_that_does_not_fit_the_budget_is_skipped(tmp_p
             child(budget={"max_iterations": 1}),
             budget=Budget(max_iterations=9, max_tool_calls=8),
         )
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(mission_id)
         assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == [
             "ok",
             "skipped",
@@ -84,8 +84,8 @@ async def test_what_the_parent_used_itself_is_not_there_for_children(tmp_path: P
     async with stage(tmp_path, measure) as runtime:
         steps = [proposal(("measure", {"value": 1})), proposal((SPAWN, child(budget={"max_iterations": 3})))]
         wanted = parent(budget=Budget(max_iterations=4), proposer=replay(*steps))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(mission_id)
         (refused,) = await events_of(runtime, mission_id, CallRefused)
         assert "max_iterations = 3, and 2 is left" in refused.reason
 
@@ -96,10 +96,10 @@ async def test_what_a_child_used_counts_towards_the_parents_caps(tmp_path: Path)
             budget={"max_iterations": 5}, proposer=repeat("world.measure", value=1), stagnation_threshold="off"
         )
         wanted = parent(budget=Budget(max_iterations=7), proposer=repeat(SPAWN, **poor))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        state = await runtime.runner.run(mission_id)
         assert (state.verdict_reason, state.iteration_count) == ("max_iterations", 2)
-        status = await runtime.service.status(mission_id)
+        status = await runtime.runner.status(mission_id)
         assert status["budget"]["used"]["iterations"] == 7
         assert [row["status"] for row in status["children"]] == ["terminated"]
         assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok", "skipped"]
@@ -110,11 +110,11 @@ async def test_children_run_side_by_side_up_to_at_once(tmp_path: Path) -> None:
     crowd = Crowd(2)
     async with stage(tmp_path, crowd.enter) as runtime:
         wanted = parent(*[entering()] * 4, fleet={"at_once": 2, "share_tools": True})
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await crowd.full.wait()
             crowd.go.set()
-        assert (await runtime.service.state(mission_id)).status == "completed"
+        assert (await runtime.runner.state(mission_id)).status == "completed"
         assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok"] * 4
         assert crowd.most == 2
 
@@ -125,8 +125,8 @@ async def test_no_two_children_write_through_one_tool(tmp_path: Path) -> None:
     crowd.go.set()
     async with stage(tmp_path, crowd.enter, measure) as runtime:
         wanted = parent(entering(), entering(), child(), child())
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(mission_id)
         assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok", "denied", "ok", "ok"]
         (refused,) = await events_of(runtime, mission_id, CallRefused)
         (first, *_) = await events_of(runtime, mission_id, CallIntended)
@@ -153,12 +153,12 @@ def test_a_child_that_may_not_be_is_denied_with_the_reason(tmp_path: Path, chang
     async def scene() -> None:
         async with stage(tmp_path, measure) as runtime:
             wanted = parent(child(**changes), budget=Budget(max_iterations=3, max_wall_clock_seconds=60))
-            mission_id = (await runtime.service.start(wanted)).session_id
-            await runtime.service.run(mission_id)
+            mission_id = (await runtime.runner.start(wanted)).session_id
+            await runtime.runner.run(mission_id)
             (refused,) = await events_of(runtime, mission_id, CallRefused)
             assert refused.outcome == "denied"
             assert said in refused.reason
-            assert (await runtime.service.state(mission_id)).lent == {}
+            assert (await runtime.runner.state(mission_id)).lent == {}
 
     play(scene)
 
@@ -166,8 +166,8 @@ def test_a_child_that_may_not_be_is_denied_with_the_reason(tmp_path: Path, chang
 async def test_a_child_that_names_what_is_not_there_costs_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path, measure) as runtime:
         wrong = child(criteria=[{"criterion_id": "c", "kind": "tool_call_succeeded", "tool_name": "world.gone"}])
-        mission_id = (await runtime.service.start(parent(wrong))).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(parent(wrong))).session_id
+        state = await runtime.runner.run(mission_id)
         (settled,) = await events_of(runtime, mission_id, CallSettled)
         assert settled.outcome == "failed"
         assert "criteria[0].tool_name" in (settled.error or "")
@@ -179,8 +179,8 @@ async def test_there_are_no_more_children_than_max_children(tmp_path: Path) -> N
     async with stage(tmp_path, measure) as runtime:
         poor = child(budget={"max_iterations": 1}, proposer=repeat("world.measure", value=1))
         wanted = parent(budget=Budget(max_iterations=20), fleet={"max_children": 2}, proposer=repeat(SPAWN, **poor))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(mission_id)
         found = [outcome for _tool, outcome in await outcomes(runtime, mission_id)]
         assert found[:3] == ["ok", "ok", "denied"]
         assert "ok" not in found[2:]
@@ -196,20 +196,20 @@ async def test_a_grandchilds_use_is_its_grandparents_use_too(tmp_path: Path) -> 
             proposer=repeat(SPAWN, **child(budget={"max_iterations": 3, "max_tool_calls": 2})),
         )
         wanted = parent(middle, budget=Budget(max_iterations=10, max_tool_calls=10), fleet={"max_depth": 2})
-        mission_id = (await runtime.service.start(wanted)).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        state = await runtime.runner.run(mission_id)
         assert state.status == "completed"
-        used = (await runtime.service.status(mission_id))["budget"]["used"]
+        used = (await runtime.runner.status(mission_id))["budget"]["used"]
         assert (used["iterations"], used["tool_calls"]) == (3, 3)
-        assert len((await runtime.service.list())["sessions"]) == 3
+        assert len((await runtime.runner.list())["sessions"]) == 3
 
 
 async def test_only_a_mission_with_a_fleet_is_offered_the_tool(tmp_path: Path) -> None:
     async with stage(tmp_path, measure) as runtime:
-        plain = (await runtime.service.start(mission(proposer=repeat("world.measure")))).session_id
-        assert (await runtime.service.state(plain)).tools == ("world.measure",)
+        plain = (await runtime.runner.start(mission(proposer=repeat("world.measure")))).session_id
+        assert (await runtime.runner.state(plain)).tools == ("world.measure",)
         with pytest.raises(ValidationFailed) as refused:
-            await runtime.service.start(mission(tool_allowlist=[SPAWN, "world.measure"]))
+            await runtime.runner.start(mission(tool_allowlist=[SPAWN, "world.measure"]))
         assert "no server offers a tool 'fleet.spawn'" in refused.value.faults[0].reason
         assert [row["name"] for row in (await runtime.toolbox.listing())["tools"]] == ["world.measure"]
         foreseen = await runtime.toolbox.foresee(parent(child()))
@@ -226,18 +226,18 @@ async def test_the_parents_policy_holds_for_its_children_and_their_questions_are
     crowd.go.set()
     async with stage(tmp_path, crowd.enter) as runtime:
         wanted = parent(entering(), policy={"ask": ["enter"]})
-        mission_id = (await runtime.service.start(wanted)).session_id
-        approvals = Approvals(runtime.service)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        approvals = Approvals(runtime.runner)
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            (row,) = (await runtime.service.status(mission_id))["children"]
-            while await runtime.service.ledger.row(row["session_id"]) is None:  # its id is recorded first
+            (row,) = (await runtime.runner.status(mission_id))["children"]
+            while await runtime.runner.ledger.row(row["session_id"]) is None:  # its id is recorded first
                 await anyio.sleep(0.01)
             await until(runtime, row["session_id"], lambda state: state.waiting_for == "approval")
             (asked,) = await approvals.open()
             assert (asked.stream, asked.tool) == (row["session_id"], "world.enter")
             await approvals.answer(asked.approval_id, "once")
-        assert (await runtime.service.state(mission_id)).status == "completed"
+        assert (await runtime.runner.state(mission_id)).status == "completed"
 
 
 def modelled(**given: Any) -> MissionState:
@@ -282,11 +282,11 @@ async def test_a_child_is_under_the_policy_for_whoever_started_its_parent(tmp_pa
     runtime = Runtime(state=tmp_path / "ledger.db", config=Configuration(policy=policy), servers={"world": [measure]})
     async with runtime:
         guest = Caller(who="guest", transport="http", credential="guest")
-        mission_id = (await runtime.service.start(parent(child()), caller=guest)).session_id
-        await runtime.service.run(mission_id)
-        rows = (await runtime.service.list())["sessions"]
+        mission_id = (await runtime.runner.start(parent(child()), caller=guest)).session_id
+        await runtime.runner.run(mission_id)
+        rows = (await runtime.runner.list())["sessions"]
         (born,) = [row["session_id"] for row in rows if row["session_id"] != mission_id]
-        page = await runtime.service.history(born, full=True)
+        page = await runtime.runner.history(born, full=True)
         assert [call["outcome"] for call in page["iterations"][0]["calls"]] == ["denied"]
 
 
@@ -294,11 +294,11 @@ async def test_a_parents_wall_clock_runs_while_its_children_work_and_ends_them(t
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter, settings={"task_patience": 0.05}) as runtime:
         wanted = parent(entering(), budget=Budget(max_iterations=10, max_wall_clock_seconds=0.4))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        state = await runtime.runner.run(mission_id)
         assert (state.verdict_reason, state.waiting_for) == ("max_wall_clock", None)
         assert state.wall_clock >= 0.4
         # Slowly, the child's own clock, which is its parent's, may end it first.
         assert [outcome for _, outcome in await outcomes(runtime, mission_id)] in (["cancelled"], ["ok"])
-        (row,) = (await runtime.service.status(mission_id))["children"]
+        (row,) = (await runtime.runner.status(mission_id))["children"]
         assert (row["status"], crowd.inside) == ("terminated", 0)  # on a slow machine it never gets inside

@@ -23,7 +23,7 @@ from pursuit.service.audit import Audit, Caller
 
 
 async def children(runtime: Runtime, mission_id: str) -> list[str]:
-    return list((await runtime.service.state(mission_id)).children)
+    return list((await runtime.runner.state(mission_id)).children)
 
 
 @pytest.mark.guarantee("a-parents-end-is-its-childrens")
@@ -32,17 +32,17 @@ async def test_the_end_of_a_parent_is_the_end_of_its_children(tmp_path: Path, ve
     crowd = Crowd(2)
     async with stage(tmp_path, crowd.enter) as runtime:
         wanted = parent(entering(), entering(), entering(), fleet={"share_tools": True, "at_once": 2})
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await crowd.full.wait()
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            await getattr(runtime.service, verb)(mission_id)
-        state = await runtime.service.state(mission_id)
+            await getattr(runtime.runner, verb)(mission_id)
+        state = await runtime.runner.state(mission_id)
         assert state.closed
         assert state.report is not None
         assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["cancelled"] * 3
         for name in await children(runtime, mission_id):
-            row = await runtime.service.ledger.row(name)
+            row = await runtime.runner.ledger.row(name)
             assert row is None or row.status == "terminated"
         assert (crowd.cut, crowd.inside) == (2, 0)
         assert state.lent["max_iterations"] == 2, "what was begun counts, what was not comes back"
@@ -52,13 +52,13 @@ async def test_the_end_of_a_parent_is_the_end_of_its_children(tmp_path: Path, ve
 async def test_a_parent_that_another_process_aborts_takes_its_children_with_it(tmp_path: Path) -> None:
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter) as runtime, stage(tmp_path, crowd.enter) as other:
-        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        mission_id = (await runtime.runner.start(parent(entering()))).session_id
         async with driving(runtime, mission_id):
             await crowd.full.wait()
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            await other.service.abort(mission_id)
+            await other.runner.abort(mission_id)
         (name,) = await children(other, mission_id)
-        state = await other.service.state(name)
+        state = await other.runner.state(name)
         assert (state.status, state.verdict_reason, state.closed) == ("terminated", "user_abort", True)
         (word,) = await events_of(other, name, AbortOrdered)
         assert word.by == mission_id
@@ -68,26 +68,26 @@ async def test_a_parent_that_another_process_aborts_takes_its_children_with_it(t
 async def test_a_parent_aborted_after_its_process_died_takes_its_children_with_it(tmp_path: Path) -> None:
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter) as runtime:
-        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        mission_id = (await runtime.runner.start(parent(entering()))).session_id
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(runtime.service.run, mission_id)
+            tasks.start_soon(runtime.runner.run, mission_id)
             await crowd.full.wait()
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             tasks.cancel_scope.cancel()
     async with stage(tmp_path, crowd.enter) as other:
         (name,) = await children(other, mission_id)
-        assert (await other.service.state(name)).status == "running"
-        assert await other.service.interrupted() == [mission_id], "children go on with their parents"
-        state = await other.service.abort(mission_id)
+        assert (await other.runner.state(name)).status == "running"
+        assert await other.runner.interrupted() == [mission_id], "children go on with their parents"
+        state = await other.runner.abort(mission_id)
         assert (state.closed, state.status) == (True, "terminated")
-        assert (await other.service.state(name)).closed
+        assert (await other.runner.state(name)).closed
 
 
 class Late(Audit):
     """An audit that lets something happen right before a child is stored."""
 
     def __init__(self, runtime: Runtime, meanwhile: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(runtime.service.ledger, runtime.service.clock)
+        super().__init__(runtime.runner.ledger, runtime.runner.clock)
         self._meanwhile = meanwhile
         self.tried = anyio.Event()
         """Whether somebody tried to end the child."""
@@ -106,39 +106,39 @@ class Late(Audit):
 async def test_a_parent_aborted_while_a_child_is_being_made_ends_that_child(tmp_path: Path) -> None:
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter) as runtime, anyio.create_task_group() as tasks:
-        mission_id = (await runtime.service.start(parent(entering()))).session_id
-        plain = runtime.service
+        mission_id = (await runtime.runner.start(parent(entering()))).session_id
+        plain = runtime.runner
 
         async def meanwhile() -> None:
             tasks.start_soon(plain.abort, mission_id)
             await late.tried.wait()  # and found no child to end
 
         late = Late(runtime, meanwhile)
-        runtime.service = replace(plain, audit=late)
+        runtime.runner = replace(plain, audit=late)
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.closed)
         (name,) = await children(runtime, mission_id)
-        assert (await runtime.service.state(name)).closed
+        assert (await runtime.runner.state(name)).closed
         assert crowd.most == 0
-        assert (await runtime.service.state(mission_id)).lent["max_iterations"] == 0
+        assert (await runtime.runner.state(mission_id)).lent["max_iterations"] == 0
 
 
 async def test_a_look_at_tasks_does_not_drive_the_children_that_a_dead_process_left(tmp_path: Path) -> None:
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter) as runtime:
-        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        mission_id = (await runtime.runner.start(parent(entering()))).session_id
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(runtime.service.run, mission_id)
+            tasks.start_soon(runtime.runner.run, mission_id)
             await crowd.full.wait()
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             tasks.cancel_scope.cancel()
     crowd.go.set()
     async with stage(tmp_path, crowd.enter) as other:
         (name,) = await children(other, mission_id)
-        before = (await other.service.state(name)).seq
+        before = (await other.runner.state(name)).seq
         await other.tasks.catch_up()
-        assert (await other.service.state(name)).seq == before
-        assert (await other.service.run(mission_id)).status == "completed"
+        assert (await other.runner.state(name)).seq == before
+        assert (await other.runner.run(mission_id)).status == "completed"
         assert [outcome for _tool, outcome in await outcomes(other, name)] == ["cancelled", "ok"]
 
 
@@ -146,51 +146,51 @@ async def test_a_look_at_tasks_does_not_drive_the_children_that_a_dead_process_l
 async def test_a_paused_parent_pauses_its_children_and_wakes_them_again(tmp_path: Path) -> None:
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter) as runtime:
-        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        mission_id = (await runtime.runner.start(parent(entering()))).session_id
         async with driving(runtime, mission_id):
             await crowd.full.wait()
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            await runtime.service.pause(mission_id)
+            await runtime.runner.pause(mission_id)
         (name,) = await children(runtime, mission_id)
         await until(runtime, name, lambda state: state.status == "paused" and not crowd.inside)
         (word,) = await events_of(runtime, name, MissionPaused)
         assert word.by == mission_id
         crowd.go.set()
-        state = await runtime.service.run(mission_id)
+        state = await runtime.runner.run(mission_id)
         assert state.status == "completed"
-        assert (await runtime.service.state(name)).status == "completed"
+        assert (await runtime.runner.state(name)).status == "completed"
 
 
 async def test_a_child_that_a_person_paused_waits_for_that_person(tmp_path: Path) -> None:
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter) as runtime:
-        mission_id = (await runtime.service.start(parent(entering()))).session_id
+        mission_id = (await runtime.runner.start(parent(entering()))).session_id
         async with driving(runtime, mission_id):
             await crowd.full.wait()
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             (name,) = await children(runtime, mission_id)
-            await runtime.service.pause(name)
-            await runtime.service.pause(mission_id)
-            await runtime.service.resume(mission_id)
-            assert (await runtime.service.state(name)).paused_by == "operator"
+            await runtime.runner.pause(name)
+            await runtime.runner.pause(mission_id)
+            await runtime.runner.resume(mission_id)
+            assert (await runtime.runner.state(name)).paused_by == "operator"
             crowd.go.set()
-            await runtime.service.resume(name)
+            await runtime.runner.resume(name)
             await until(runtime, name, lambda state: state.terminal)
-            await runtime.service.run(mission_id)
-        assert (await runtime.service.state(mission_id)).status == "completed"
+            await runtime.runner.run(mission_id)
+        assert (await runtime.runner.state(mission_id)).status == "completed"
 
 
 @pytest.mark.guarantee("fleet-never-over-spends")
 async def test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driven(tmp_path: Path) -> None:
     async with stage(tmp_path, measure) as runtime:
         poor = child(budget={"max_iterations": 1}, proposer=repeat("world.measure", value=1))
-        mission_id = (await runtime.service.start(parent(poor))).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(parent(poor))).session_id
+        await runtime.runner.run(mission_id)
         (name,) = await children(runtime, mission_id)
         with pytest.raises(InvalidArgument, match="extend that one"):
-            await runtime.service.extend(name, {"max_iterations": 5})
+            await runtime.runner.extend(name, {"max_iterations": 5})
         with pytest.raises(SessionTerminal):
-            await runtime.service.run(name)
+            await runtime.runner.run(name)
 
 
 class Faulty(Proposer):
@@ -219,13 +219,13 @@ async def test_a_failed_child_is_started_again_as_its_fleet_says(
 ) -> None:
     async with stage(tmp_path, measure) as runtime:
         proposing(monkeypatch, Faulty(2))  # the children repeat
-        mission_id = (await runtime.service.start(parent(child(), fleet=fleet))).session_id
-        await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(parent(child(), fleet=fleet))).session_id
+        await runtime.runner.run(mission_id)
         (settled,) = await events_of(runtime, mission_id, CallSettled)
         (name,) = await children(runtime, mission_id)
         assert settled.outcome == outcome, settled.error
         assert len(await events_of(runtime, name, MissionFailed)) == failures
-        assert (await runtime.service.state(name)).closed
+        assert (await runtime.runner.state(name)).closed
         if outcome == "failed":
             assert "a fault of our own" in (settled.error or "")
 
@@ -234,11 +234,11 @@ async def test_a_task_that_is_cancelled_ends_its_child(tmp_path: Path) -> None:
     crowd = Crowd(1)
     async with stage(tmp_path, crowd.enter) as runtime:
         wanted = parent(entering(), budget=Budget(max_iterations=3))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await crowd.full.wait()
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            task_id = (await runtime.service.state(mission_id)).wait_detail or ""
+            task_id = (await runtime.runner.state(mission_id)).wait_detail or ""
             await runtime.tasks.cancel(task_id, reason="enough")
             await until(runtime, child_id(task_id), lambda state: state.closed)
         (settled,) = await events_of(runtime, mission_id, CallSettled)
@@ -255,6 +255,6 @@ async def test_the_events_about_its_end_are_the_runtimes_own(tmp_path: Path) -> 
     async with stage(tmp_path, boast) as runtime:
         args = child(budget={"max_iterations": 1}, tool_allowlist=["boast"], proposer=repeat("world.boast"))
         wanted = parent(args, proposer=replay(proposal((SPAWN, args))))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        state = await runtime.service.run(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        state = await runtime.runner.run(mission_id)
         assert set(state.events.counts()) == {"mission_terminated", "boasted"}

@@ -61,11 +61,11 @@ async def test_lessons_say_what_worked_with_which_arguments_and_what_failed_and_
 async def test_lessons_say_what_was_never_met_and_what_was_denied(tmp_path: Path) -> None:
     async with stage(tmp_path, tune) as runtime:
         wanted = [metric("latency_ms") < 10, event("certified"), predicate("obs['metrics']['nothing'] > 1")]
-        mission_id = (await runtime.service.start(tuning(1, 1, 1, 1, criteria=wanted, proposer="client"))).session_id
+        mission_id = (await runtime.runner.start(tuning(1, 1, 1, 1, criteria=wanted, proposer="client"))).session_id
         for _ in range(4):
             again = Proposal.model_validate(proposal(("world.tune", {"x": 1})))
-            await runtime.service.iterate(mission_id, proposal=again)
-        lessons = (await runtime.service.report(mission_id))["lessons"]
+            await runtime.runner.iterate(mission_id, proposal=again)
+        lessons = (await runtime.runner.report(mission_id))["lessons"]
         best = 'the best latency_ms was 299, from world.tune with {"x":1} in iteration 1'
         assert lessons[0] == f"latency_ms < 10 was never met: {best}."
         assert lessons[1] == "event certified was never met."
@@ -77,7 +77,7 @@ async def test_lessons_say_what_was_never_met_and_what_was_denied(tmp_path: Path
 
 async def test_the_operators_reason_is_a_lesson_and_a_mission_that_did_nothing_has_no_other(tmp_path: Path) -> None:
     async with stage(tmp_path, tune) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = (await service.start(tuning(1))).session_id
         await service.abort(mission_id, reason="the wrong\nshop")
         assert (await service.report(mission_id))["lessons"] == ["The operator ended it: the wrong shop."]
@@ -117,17 +117,17 @@ def test_any_text_can_be_read_as_what_is_remembered(text: str) -> None:
 async def test_an_ended_mission_is_found_by_its_goal_its_tools_and_its_lessons(tmp_path: Path) -> None:
     async with stage(tmp_path, tune) as runtime:
         mission_id, lessons = await ended(runtime, tuning(-1, 150))
-        open_one = (await runtime.service.start(tuning(1))).session_id
+        open_one = (await runtime.runner.start(tuning(1))).session_id
         for words in ("checkout latencies", "tune", "negative", "latency_ms"):
-            found = (await runtime.service.lessons(words))["missions"]
+            found = (await runtime.runner.lessons(words))["missions"]
             assert [row["session_id"] for row in found] == [mission_id], words
         (row,) = found
         assert row["lessons"] == lessons
         assert row["directive"] == "Get the checkout's p95 latency under 200 ms"
         assert row["ending"] == "completed: criteria_met"
         assert open_one not in str(found)
-        await runtime.service.forget(mission_id)
-        assert await runtime.service.lessons("checkout") == {"missions": []}
+        await runtime.runner.forget(mission_id)
+        assert await runtime.runner.lessons("checkout") == {"missions": []}
 
 
 async def test_a_mission_that_is_extended_is_found_by_what_it_learned_last(tmp_path: Path) -> None:
@@ -135,19 +135,19 @@ async def test_a_mission_that_is_extended_is_found_by_what_it_learned_last(tmp_p
         values = [proposal(("world.tune", {"x": x})) for x in (10, 20)]
         wanted = tuning(1, proposer=replay(*values), budget=Budget(max_iterations=1))
         mission_id, _ = await ended(runtime, wanted)
-        await runtime.service.extend(mission_id, {"max_iterations": 2})
-        await runtime.service.run(mission_id)
-        (row,) = (await runtime.service.lessons("checkout"))["missions"]
+        await runtime.runner.extend(mission_id, {"max_iterations": 2})
+        await runtime.runner.run(mission_id)
+        (row,) = (await runtime.runner.lessons("checkout"))["missions"]
         assert "the best latency_ms was 280" in row["lessons"][0]
 
 
 async def test_missions_that_ended_before_there_was_a_memory_are_found(tmp_path: Path) -> None:
     shutil.copy(OLD, tmp_path / "ledger.db")
     async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
-        (row,) = (await runtime.service.lessons("scripts"))["missions"]
+        (row,) = (await runtime.runner.lessons("scripts"))["missions"]
         assert (row["directive"], row["status"]) == ("Scripted", "completed")
         assert row["lessons"] == ["The best loss was 2.5 (wanted <= 3), in iteration 3 from world.look."]
-        assert (await runtime.service.verify()).ok
+        assert (await runtime.runner.verify()).ok
 
 
 @pytest.mark.damaged_ledger("edits the database")
@@ -158,8 +158,8 @@ async def test_a_ledger_that_was_tampered_with_is_migrated_all_the_same(tmp_path
         connection.execute("UPDATE events SET body = x'ff' WHERE type = 'ReportWritten' AND stream = 1")
         connection.commit()
     async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
-        assert await runtime.service.lessons("scripts") == {"missions": []}
-        assert not (await runtime.service.verify()).ok, "it opens, so that what is wrong can be said"
+        assert await runtime.runner.lessons("scripts") == {"missions": []}
+        assert not (await runtime.runner.verify()).ok, "it opens, so that what is wrong can be said"
 
 
 async def asked(folder: Path, settings: dict[str, float] | None = None, **given: Any) -> str:
@@ -171,8 +171,8 @@ async def asked(folder: Path, settings: dict[str, float] | None = None, **given:
         )
         client = Client(STEP)
         similar = {"directive": "Get the checkout's latency under 200 ms", **given}
-        mission_id = (await runtime.service.start(tuning(proposer="sampling", **similar))).session_id
-        await runtime.service.iterate(mission_id, sampler=client)
+        mission_id = (await runtime.runner.start(tuning(proposer="sampling", **similar))).session_id
+        await runtime.runner.iterate(mission_id, sampler=client)
         return client.asked[0].first
 
 
@@ -193,8 +193,8 @@ async def test_the_lessons_of_the_same_mission_are_left_out_and_the_report_says_
         first, _ = await ended(runtime, tuning(-1, 150))
         client, budget = Client(STEP), Budget(max_iterations=1, max_tokens=90_000)
         second = tuning(proposer="sampling", budget=budget, **({} if same else {"stagnation_threshold": 7}))
-        started = await runtime.service.start(second)
-        await runtime.service.iterate(started.session_id, sampler=client)
+        started = await runtime.runner.start(second)
+        await runtime.runner.iterate(started.session_id, sampler=client)
         assert ("Lessons of" in client.asked[0].first) is not same
         said = (await runtime.report(started.session_id)).data["warnings"]
         assert [first in one and "left out" in one for one in said] == [True] * same
@@ -206,8 +206,8 @@ async def test_memory_can_be_turned_off_and_other_ledgers_are_not_asked(tmp_path
     assert "Lessons of" in await asked(tmp_path / "b")
     async with stage(tmp_path / "c", tune) as runtime:
         client = Client(STEP)
-        mission_id = (await runtime.service.start(tuning(proposer="sampling"))).session_id
-        await runtime.service.iterate(mission_id, sampler=client)
+        mission_id = (await runtime.runner.start(tuning(proposer="sampling"))).session_id
+        await runtime.runner.iterate(mission_id, sampler=client)
         assert "Lessons of" not in client.asked[0].first
 
 
@@ -217,12 +217,12 @@ async def test_a_mission_that_wants_none_is_told_none_also_when_it_is_resumed(tm
     async with stage(tmp_path, tune) as runtime:
         await ended(runtime, tuning(-1, 150))
         wanted = tuning(proposer="sampling", lessons=False, budget=Budget(max_iterations=3))
-        mission_id = (await runtime.service.start(wanted)).session_id
-        await runtime.service.iterate(mission_id, sampler=client)
-        await runtime.service.pause(mission_id)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.iterate(mission_id, sampler=client)
+        await runtime.runner.pause(mission_id)
     async with stage(tmp_path, tune) as runtime:
-        await runtime.service.resume(mission_id)
-        await runtime.service.iterate(mission_id, sampler=client)
+        await runtime.runner.resume(mission_id)
+        await runtime.runner.iterate(mission_id, sampler=client)
     assert len(client.asked) == 2
     assert not any("Lessons of" in one.first for one in client.asked)
 

@@ -208,14 +208,14 @@ async def test_a_mission_is_decided_by_what_a_command_printed(kind: str, tmp_pat
             proposer=PROPOSERS[kind],
             observe=rules,
         )
-        mission_id = (await opened.service.start(wanted)).session_id
+        mission_id = (await opened.runner.start(wanted)).session_id
         if kind == "client":
             calls = proposal(("commands.train", {"x": 0.25}))
-            await opened.service.iterate(mission_id, proposal=parse_proposal(calls))
+            await opened.runner.iterate(mission_id, proposal=parse_proposal(calls))
         else:
-            await opened.service.run(mission_id)
+            await opened.runner.run(mission_id)
         (row, *_) = await history(opened, mission_id)
-        assert (await opened.service.status(mission_id))["status"] == "completed"
+        assert (await opened.runner.status(mission_id))["status"] == "completed"
         (call,) = row["calls"]
         x = call["args"]["x"]
         assert call["metrics"] == {"val_loss": x, "worst": 9, "acc": 0.5, "loss": 1, "first": 9}
@@ -232,7 +232,7 @@ async def test_a_metric_that_no_command_gives_is_a_fault_before_the_start(tmp_pa
             observe=[{"tool": "train", "metric": "late", "regex": "x"}],
         )
         with pytest.raises(ValidationFailed) as refused:
-            await opened.service.start(wanted)
+            await opened.runner.start(wanted)
         (fault,) = refused.value.faults
         assert fault.field == "criteria[0].metric"
         assert fault.reason.startswith(

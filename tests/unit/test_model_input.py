@@ -116,7 +116,7 @@ STEP = ModelAnswer(calls=[WantedCall(name="world__step", args={})], model="their
 
 async def test_the_clients_model_is_asked_through_the_same_port(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         wanted = mission(
             criteria=[metric("steps") >= 1], proposer="sampling", budget=Budget(max_iterations=5, max_tokens=100)
         )
@@ -139,19 +139,19 @@ async def test_the_clients_model_is_asked_through_the_same_port(tmp_path: Path) 
 async def test_a_failing_sampler_ends_in_proposer_failed(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         wanted = mission(proposer="sampling", budget=Budget(max_iterations=50))
-        mission_id = (await runtime.service.start(wanted)).session_id
+        mission_id = (await runtime.runner.start(wanted)).session_id
         client = Client(*[NoAnswer("the user said no")] * 9)
-        await runtime.service.iterate(mission_id, iterations=50, sampler=client)
-        state = await runtime.service.state(mission_id)
+        await runtime.runner.iterate(mission_id, iterations=50, sampler=client)
+        state = await runtime.runner.state(mission_id)
         assert (state.verdict_reason, state.iteration_count, len(client.asked)) == ("proposer_failed", 3, 3)
 
 
 async def test_scripts_of_others_are_refused_before_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever proposes: a script needs permission, unless it is the operator's own."""
     async with stage(tmp_path, step) as runtime:
-        mission_id = (await runtime.service.start(mission(proposer="client"))).session_id
+        mission_id = (await runtime.runner.start(mission(proposer="client"))).session_id
         stranger = Stubborn(Proposal(script="world.step()"))
         proposing(monkeypatch, stranger, ClientKind)
-        state = await runtime.service.run(mission_id)
+        state = await runtime.runner.run(mission_id)
         assert (state.proposer_failures, state.tool_calls) == (1, 0)
         assert stranger.reasons[1] == ["script: this mission has allow_scripted_strategies = false"]

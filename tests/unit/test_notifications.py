@@ -86,19 +86,19 @@ async def notified(
 ) -> AsyncIterator[Notifier]:
     """A notifier for the missions of this runtime; leaving waits for what is being sent."""
     notifier = Notifier(
-        runtime.service.ledger,
+        runtime.runner.ledger,
         SystemClock(),
         config,
         settings=NotifierSettings(**{"retries": (0.0, 0.0), **settings}),
         environ={"HOOK_SECRET": SECRET} if environ is None else environ,
     )
     async with notifier:
-        runtime.service = replace(runtime.service, driver=replace(runtime.service.driver, recorded=notifier.recorded))
+        runtime.runner = replace(runtime.runner, driver=replace(runtime.runner.driver, recorded=notifier.recorded))
         yield notifier
 
 
 async def settled(runtime: Runtime) -> list[NotificationSettled]:
-    stored = await runtime.service.ledger.read(STREAM)
+    stored = await runtime.runner.ledger.read(STREAM)
     return [
         msgspec.json.decode(one.body, type=NotificationSettled) for one in stored if one.type == "NotificationSettled"
     ]
@@ -109,8 +109,8 @@ async def test_a_webhook_is_signed_and_retried_under_the_same_id(tmp_path: Path)
     with receiver(503, 429) as hook:
         async with stage(tmp_path, step) as runtime:
             async with notified(runtime, webhook(hook.url)):
-                name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
-                await runtime.service.run(name)
+                name = (await runtime.runner.start(mission(proposer=repeat("step")))).session_id
+                await runtime.runner.run(name)
             (one,) = await settled(runtime)
             assert (one.attempts, one.error, one.target) == (3, None, "webhook")
     assert len(hook.requests) == 3
@@ -189,21 +189,21 @@ async def test_what_a_process_that_died_did_not_tell_is_told_by_a_server_once(tm
     with receiver() as hook:
         async with stage(tmp_path, step) as runtime:
             async with notified(runtime, webhook(hook.url)) as second:
-                await second.look(runtime.service)  # notifications are configured from now on
-                silent = replace(runtime.service, driver=replace(runtime.service.driver, recorded=None))
+                await second.look(runtime.runner)  # notifications are configured from now on
+                silent = replace(runtime.runner, driver=replace(runtime.runner.driver, recorded=None))
                 name = (await silent.start(mission(proposer=repeat("step")))).session_id
                 await silent.run(name)  # as if it was killed between its append and the notification
                 with anyio.CancelScope() as killed:
                     async with notified(runtime, webhook(hook.url)) as first:
-                        await first.look(runtime.service)
-                        await second.look(runtime.service)  # the first one is sending
+                        await first.look(runtime.runner)
+                        await second.look(runtime.runner)  # the first one is sending
                         killed.cancel()
                         await anyio.sleep(0)
-                await second.look(runtime.service)
+                await second.look(runtime.runner)
             async with notified(runtime, webhook(hook.url)) as third:
-                await third.look(runtime.service)
+                await third.look(runtime.runner)
             (told,) = await settled(runtime)
-            (seq,) = [one.seq for one in await runtime.service.ledger.read(name) if one.type == "MissionEnded"]
+            (seq,) = [one.seq for one in await runtime.runner.ledger.read(name) if one.type == "MissionEnded"]
         assert (told.id, told.error) == (f"{name}-{seq}", None)
         assert {headers["webhook-id"] for headers, _body in hook.requests} == {told.id}
 
@@ -211,17 +211,17 @@ async def test_what_a_process_that_died_did_not_tell_is_told_by_a_server_once(tm
 async def test_a_server_tells_of_a_mission_that_no_process_drives_at_two_looks(tmp_path: Path) -> None:
     with receiver() as hook:
         async with stage(tmp_path, step) as runtime, notified(runtime, webhook(hook.url)) as notifier:
-            await notifier.look(runtime.service)
+            await notifier.look(runtime.runner)
             made = mission(proposer=repeat("step"), budget=Budget(max_iterations=50))
-            name = (await runtime.service.start(made)).session_id
+            name = (await runtime.runner.start(made)).session_id
             with anyio.CancelScope() as scope:
-                await runtime.service.run(
+                await runtime.runner.run(
                     name, observer=lambda _id, phase, _state: phase == "decided" and scope.cancel()
                 )
-            await notifier.look(runtime.service)
+            await notifier.look(runtime.runner)
             assert hook.requests == []
             for _ in range(3):
-                await notifier.look(runtime.service)
+                await notifier.look(runtime.runner)
             (claimed,) = await events_of(runtime, name, RunClaimed)
             return_id = f"{name}-{claimed.run}"
         ((headers, body),) = hook.requests
@@ -271,11 +271,11 @@ def test_an_open_question_is_told_again_until_it_is_answered_or_expires(
                     if not hook.requests:
                         await runtime.pursue(mission(proposer=repeat("step")))
                     for _ in range(2):
-                        await notifier.look(runtime.service)
+                        await notifier.look(runtime.runner)
             for seconds in (5, 1, 9, 5):
                 hands.forward(seconds)
                 async with notified(runtime, told) as notifier:
-                    await notifier.look(runtime.service)
+                    await notifier.look(runtime.runner)
 
     with receiver() as hook:
         play(lambda: scene(config.notify))

@@ -44,8 +44,8 @@ async def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) ->
             frames.append(f"{taken.get()}\n{iteration_line(state)}")
 
     async with stage(tmp_path, measure, submit) as runtime:
-        started = await runtime.service.start(wanted)
-        await runtime.service.run(started.session_id, observer=see)
+        started = await runtime.runner.start(wanted)
+        await runtime.runner.run(started.session_id, observer=see)
     first, second, third = frames[:3]
     assert "✓ at most    g4 -0.419, wanted ≤ 0 " in first
     assert "✗ at most    g4 0.75, wanted ≤ 0, best so far -0.419" in second

@@ -102,8 +102,8 @@ async def test_the_front_page_works_as_it_is_written(tmp_path: Path) -> None:
 async def test_a_mission_goes_on_in_another_runtime_on_the_same_ledger(tmp_path: Path) -> None:
     beam = Beam()
     async with stage(tmp_path, beam.cut, beam.certify) as runtime:
-        mission_id = (await runtime.service.start(_mission())).session_id
-        await runtime.service.iterate(mission_id, iterations=2)
+        mission_id = (await runtime.runner.start(_mission())).session_id
+        await runtime.runner.iterate(mission_id, iterations=2)
     async with stage(tmp_path, beam.cut, beam.certify) as runtime:
         assert (await runtime.resume(mission_id)).completed
     assert beam.mass == 2.0
@@ -151,7 +151,7 @@ async def test_an_unusable_server_is_refused_with_our_own_error(tmp_path: Path) 
     for servers in ({"world": [lambda x, /: x]}, {"no name!": [Beam().cut]}, {"world": 3}):
         with pytest.raises(ValidationFailed):
             async with Runtime(state=tmp_path / "l.db", config=Configuration(), servers=servers) as runtime:
-                await runtime.service.start(_mission())
+                await runtime.runner.start(_mission())
 
 
 def test_a_mission_is_the_same_in_plain_data_and_in_words() -> None:

@@ -124,7 +124,7 @@ async def test_a_mission_that_was_done_can_be_extended(tmp_path: Path) -> None:
     async with Runtime(state=tmp_path / "ledger.db", config=config, tools=[evaluate]) as runtime:
         report = await runtime.pursue(wanted(lambda view: pursuit.done("x") if view.iteration == 2 else thinner(view)))
         assert (report.verdict_reason, report.data["iteration_count"]) == ("proposer_done", 2)
-        state = await runtime.service.extend(report.session_id, {"max_iterations": 30})
+        state = await runtime.runner.extend(report.session_id, {"max_iterations": 30})
         assert state.status == "paused"
 
 
@@ -171,12 +171,12 @@ async def test_a_pause_abandons_a_function(tmp_path: Path) -> None:
         over.wait()
 
     async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), tools=[evaluate]) as runtime:
-        started = await runtime.service.start(wanted(hangs, tool_allowlist=["python.*"]))
+        started = await runtime.runner.start(wanted(hangs, tool_allowlist=["python.*"]))
         async with driving(runtime, started.session_id):
             await anyio.to_thread.run_sync(asked.wait)
-            await runtime.service.pause(started.session_id)
+            await runtime.runner.pause(started.session_id)
         over.set()
-        assert (await runtime.service.state(started.session_id)).status == "paused"
+        assert (await runtime.runner.state(started.session_id)).status == "paused"
 
 
 async def test_the_operator_resumes_a_mission_whose_proposer_failed(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_the_operator_resumes_a_mission_whose_proposer_failed(tmp_path: Pa
         assert report.verdict_reason == "proposer_failed"
         repaired = True
         assert (await runtime.resume(report.session_id)).completed
-        assert (await runtime.service.verify()).ok
+        assert (await runtime.runner.verify()).ok
 
 
 def test_keys_are_in_no_trace_and_in_no_reason(
@@ -236,14 +236,14 @@ def test_memory_that_cannot_be_stored_is_a_fault(tmp_path: Path, memory: dict[st
 async def test_code_is_never_taken_from_the_ledger(tmp_path: Path) -> None:
     state, config = tmp_path / "ledger.db", Configuration()
     async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
-        started = await runtime.service.start(wanted(thinner, tool_allowlist=["python.*"]))
+        started = await runtime.runner.start(wanted(thinner, tool_allowlist=["python.*"]))
     async with Runtime(state=state, config=config, tools=[evaluate]) as runtime:
         with pytest.raises(ProposerNotHere, match="never taken from the"):
             await runtime.resume(started.session_id)
-        assert (await runtime.service.state(started.session_id)).iteration_count == 0
-        assert (await runtime.service.status(started.session_id))["proposer"] == "python"
+        assert (await runtime.runner.state(started.session_id)).iteration_count == 0
+        assert (await runtime.runner.status(started.session_id))["proposer"] == "python"
         assert (await runtime.report(started.session_id)).status == "pending"
-        assert (await runtime.service.verify()).ok
+        assert (await runtime.runner.verify()).ok
 
 
 @pytest.mark.guarantee("code-is-never-taken-from-the-ledger")

@@ -75,7 +75,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Server, Schedules]]:
     async with (
         Server(folder, config, at, when) as runtime,
-        background_runs(runtime.service, runtime.use_servers_of) as runs,
+        background_runs(runtime.runner, runtime.use_servers_of) as runs,
     ):
         schedules = runtime.schedules(runs.begin, clock)
         assert schedules is not None
@@ -83,19 +83,19 @@ async def serving(
 
 
 async def missions(runtime: Server) -> list[dict[str, Any]]:
-    return (await runtime.service.list())["sessions"]
+    return (await runtime.runner.list())["sessions"]
 
 
 async def ended(runtime: Server, count: int) -> list[dict[str, Any]]:
     """The missions once all of this many have ended."""
-    with runtime.service.ledger.bell() as bell:
+    with runtime.runner.ledger.bell() as bell:
         while len(found := [one for one in await missions(runtime) if one["status"] == "completed"]) < count:
             await bell.wait()
     return found
 
 
 async def events(runtime: Server) -> list[str]:
-    return [one.type for one in await runtime.service.ledger.read(stream_of("nightly"))]
+    return [one.type for one in await runtime.runner.ledger.read(stream_of("nightly"))]
 
 
 async def until_hour(schedules: Schedules, clock: FakeClock, at: float) -> None:
@@ -118,7 +118,7 @@ async def test_of_several_servers_one_starts_the_run(tmp_path: Path) -> None:
         await ended(one, 2)
         assert await events(one) == ["ScheduleBegan", "RunOrdered", "RunOrdered"]
         assert len(await missions(one)) == 2
-        audit = [line for line in await one.service.audited() if line["verb"] == "start"]
+        audit = [line for line in await one.runner.audited() if line["verb"] == "start"]
         assert {line["who"] for line in audit} == {"schedule nightly"}
 
 
@@ -160,12 +160,12 @@ async def test_a_run_that_was_missed_is_told_and_not_made_up_for(
         await schedules.tick()
     clock.at = TWO + 3 * DAY + 3600  # four nights without a server
     async with serving(tmp_path, config, clock) as (runtime, schedules):
-        (row,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
+        (row,) = await schedule_rows(schedules.configs, runtime.runner.ledger, clock.at)
         assert row["missed"] == 4, "what no server has decided yet counts"
         await schedules.tick()
         assert await events(runtime) == ["ScheduleBegan", "DueMissed"]
         assert await missions(runtime) == []
-        (again,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
+        (again,) = await schedule_rows(schedules.configs, runtime.runner.ledger, clock.at)
         assert again == row
         assert row["last_missed_at"].startswith("2026-11-19T02:00")
         assert row["next_at"].startswith("2026-11-20T02:00")
@@ -191,7 +191,7 @@ async def test_a_run_that_has_not_ended_at_the_next_due_time(
     async with serving(tmp_path, config, clock) as (runtime, schedules):
 
         async def waits() -> None:
-            with runtime.service.ledger.bell() as bell:
+            with runtime.runner.ledger.bell() as bell:
                 while (await missions(runtime))[0]["status"] != "waiting":
                     await bell.wait()
 
@@ -202,7 +202,7 @@ async def test_a_run_that_has_not_ended_at_the_next_due_time(
             await until_hour(schedules, clock, TWO + day * DAY)
             await waits()
         if overlap == "queue":
-            await runtime.service.abort((await missions(runtime))[0]["session_id"])
+            await runtime.runner.abort((await missions(runtime))[0]["session_id"])
             await until_hour(schedules, clock, TWO + 2 * DAY + 10)
             await waits()
         assert (await events(runtime))[2:] == decided
@@ -218,7 +218,7 @@ async def test_a_mission_that_cannot_start_is_told_once_and_the_next_due_time_tr
         for seconds in (1, 10, 20):
             await until_hour(schedules, clock, TWO + seconds)
         assert await events(runtime) == ["ScheduleBegan", "RunOrdered", "RunRefused"]
-        (row,) = await schedule_rows(schedules.configs, runtime.service.ledger, clock.at)
+        (row,) = await schedule_rows(schedules.configs, runtime.runner.ledger, clock.at)
         assert row["last_run"]["status"] == "refused"
         assert "world.reed" in row["last_run"]["reason"]
         nightly(tmp_path, "read")

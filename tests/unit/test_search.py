@@ -69,8 +69,8 @@ def test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not(tmp_path: P
 
     async def part(mission_id: str | None, iterations: int) -> tuple[str, list[dict[str, Any]]]:
         async with stage(tmp_path, rod) as runtime:
-            mission_id = mission_id or (await runtime.service.start(mission(**given))).session_id
-            await runtime.service.iterate(mission_id, iterations=iterations)
+            mission_id = mission_id or (await runtime.runner.start(mission(**given))).session_id
+            await runtime.runner.iterate(mission_id, iterations=iterations)
             return mission_id, await trials_of(runtime, mission_id)
 
     mission_id, _ = play(lambda: part(None, 5))
@@ -171,12 +171,12 @@ async def test_calls_that_the_budget_cut_off_are_no_word_against_their_arguments
             budget=Budget(max_iterations=9, max_tool_calls=7, on_exhausted="wait"),
             proposer=searching(batch=4),
         )
-        started = await runtime.service.start(wanted)
-        state = await runtime.service.run(started.session_id)
+        started = await runtime.runner.start(wanted)
+        state = await runtime.runner.run(started.session_id)
         assert (state.waiting_for, state.tool_calls) == ("budget", 7)
         assert (await outcomes(runtime, started.session_id))[-1] == ("world.rod", "skipped")
-        await runtime.service.extend(started.session_id, {"max_tool_calls": 16})
-        state = await runtime.service.run(started.session_id)
+        await runtime.runner.extend(started.session_id, {"max_tool_calls": 16})
+        state = await runtime.runner.run(started.session_id)
         assert state.tool_calls == 16
 
 

@@ -338,8 +338,8 @@ def test_a_small_space_is_tried_without_repeats_also_when_interrupted(tmp_path: 
 
     async def part(folder: Path, mission_id: str | None, iterations: int) -> tuple[str, list[str], Any]:
         async with stage(folder, grid) as runtime:
-            mission_id = mission_id or (await runtime.service.start(mission(**given))).session_id
-            await runtime.service.iterate(mission_id, iterations=iterations)
+            mission_id = mission_id or (await runtime.runner.start(mission(**given))).session_id
+            await runtime.runner.iterate(mission_id, iterations=iterations)
             proposed = await events_of(runtime, mission_id, IterationProposed)
             return mission_id, [repr(call.args) for one in proposed for call in one.calls], proposed[-1].failed
 

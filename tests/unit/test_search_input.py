@@ -109,8 +109,8 @@ def admitted(tmp_path: Path, proposer: dict[str, Any], *criteria: Any) -> Search
     async def scene() -> SearchProposer:
         async with stage(tmp_path, weigh, boundless) as runtime:
             wanted = mission(criteria=list(criteria) or [metric("mass") <= 1], proposer=proposer)
-            started = await runtime.service.start(wanted)
-            found = (await runtime.service.state(started.session_id)).mission.proposer
+            started = await runtime.runner.start(wanted)
+            found = (await runtime.runner.state(started.session_id)).mission.proposer
             assert isinstance(found, SearchProposer)
             return found
 
@@ -155,7 +155,7 @@ async def test_a_range_of_several_decades_without_a_scale_is_warned_of(tmp_path:
     async with stage(tmp_path, fit) as runtime:
         scales: list[dict[str, Any]] = [{}, {"log": True}, {"log": False}, {"low": 0.01}]
         started = [
-            await runtime.service.start(
+            await runtime.runner.start(
                 mission(
                     criteria=[metric("loss") <= 1],
                     proposer={"kind": "search", "tool": "fit", "parameters": {"rate": scale, "width": {}}},
@@ -177,7 +177,7 @@ async def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path)
     async with stage(tmp_path, weigh, safe) as runtime:
         proposers = [{"tool": "weigh", "batch": 4}, {"tool": "weigh"}, {"tool": "safe", "batch": 4}]
         started = [
-            await runtime.service.start(
+            await runtime.runner.start(
                 mission(criteria=[metric("mass", source="world.*") <= 1], proposer={"kind": "search", **given})
             )
             for given in proposers
@@ -194,7 +194,7 @@ async def test_ints_that_no_number_tells_apart_are_a_fault(tmp_path: Path) -> No
 
     with pytest.raises(ValidationFailed) as caught:
         async with stage(tmp_path, count) as runtime:
-            await runtime.service.start(mission(criteria=[metric("mass") <= 1], proposer=search(tool="world.count")))
+            await runtime.runner.start(mission(criteria=[metric("mass") <= 1], proposer=search(tool="world.count")))
     (fault,) = caught.value.faults
     assert (fault.field, "narrower range" in fault.reason) == ("proposer.parameters.a.high", True)
 

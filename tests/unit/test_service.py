@@ -25,7 +25,7 @@ def step(key: str = "a") -> dict[str, Any]:
 
 
 async def _started(runtime: Runtime, **given: Any) -> str:
-    return (await runtime.service.start(mission(**given))).session_id
+    return (await runtime.runner.start(mission(**given))).session_id
 
 
 GOOD = "mission-0123456789abcdef"
@@ -35,7 +35,7 @@ IDS = ["../x", "mission-../../x", GOOD.upper(), GOOD[:-1], GOOD + "0", GOOD + "\
 @pytest.mark.parametrize("mission_id", IDS)
 async def test_an_id_that_is_none_is_refused_before_it_reaches_storage(tmp_path: Path, mission_id: str) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         verbs = (service.status, service.run, service.iterate, service.pause, service.resume, service.abort)
         for verb in (*verbs, service.complete, service.history, service.checkpoint, service.report, service.forget):
             with pytest.raises(InvalidArgument, match="is not a mission id"):
@@ -52,13 +52,13 @@ async def test_an_id_that_is_none_is_refused_before_it_reaches_storage(tmp_path:
 async def test_an_id_that_nobody_has_is_not_found(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         with pytest.raises(SessionNotFound) as caught:
-            await runtime.service.status(GOOD)
+            await runtime.runner.status(GOOD)
         assert caught.value.as_dict()["code"] == "session_not_found"
 
 
 async def test_the_status_has_the_specified_shape(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(
             runtime,
             criteria=[metric("mass", source="step") <= 2, event("weighed").optional()],
@@ -101,7 +101,7 @@ async def test_the_status_has_the_specified_shape(tmp_path: Path) -> None:
 
 async def test_history_comes_a_hundred_a_page(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, budget=Budget(max_iterations=205), proposer=repeat("step"))
         assert (await service.history(mission_id))["iterations"] == []
         await service.iterate(mission_id, iterations=100)
@@ -128,12 +128,12 @@ async def test_history_comes_a_hundred_a_page(tmp_path: Path) -> None:
 async def test_a_cursor_that_history_did_not_give_is_refused(tmp_path: Path, cursor: str) -> None:
     async with stage(tmp_path, step) as runtime:
         with pytest.raises(InvalidArgument):
-            await runtime.service.history(await _started(runtime), cursor=cursor)
+            await runtime.runner.history(await _started(runtime), cursor=cursor)
 
 
 async def test_the_list_is_newest_first_by_status_and_in_pages(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         ids = [await _started(runtime, directive=f"Number {n}", proposer=repeat("step")) for n in range(5)]
         await service.run(ids[1])
         listed = (await service.list())["sessions"]
@@ -152,7 +152,7 @@ async def test_the_list_is_newest_first_by_status_and_in_pages(tmp_path: Path) -
 @pytest.mark.parametrize("end", ["met", "budget", "abort", "paused"])
 async def test_a_checkpoint_gives_the_answer_that_the_iteration_got(tmp_path: Path, end: str) -> None:
     async with stage(tmp_path, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         criteria = [event("weighed")] if end == "met" else [event("never")]
         mission_id = await _started(
             runtime, criteria=criteria, budget=Budget(max_iterations=2), proposer=repeat("step")
@@ -178,7 +178,7 @@ async def test_what_iterations_returned_is_bounded_and_the_newest_is_kept(tmp_pa
 
     async with stage(tmp_path, long) as runtime:
         mission_id = await _started(runtime, budget=Budget(max_iterations=80), proposer=repeat("long", size=15_000))
-        answer = await runtime.service.iterate(mission_id, iterations=80)
+        answer = await runtime.runner.iterate(mission_id, iterations=80)
         rows = answer["iterations"]
         assert len(rows) == 80 and len(json.dumps(rows)) < MOST_RESULTS + 80 * 200
         assert rows[-1]["calls"][0]["result"]["text"].startswith("xxx") and rows[-1]["metrics"] == {"size": 15_000}
@@ -190,7 +190,7 @@ async def test_what_iterations_returned_is_bounded_and_the_newest_is_kept(tmp_pa
 async def test_watch_sees_every_event_once_in_order_with_the_state_after_it(tmp_path: Path) -> None:
     gate = Gate()
     async with stage(tmp_path, gate.hold) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, proposer=repeat("hold"))
         seen: list[tuple[str, str, int]] = []
 
@@ -215,7 +215,7 @@ async def test_watch_sees_every_event_once_in_order_with_the_state_after_it(tmp_
 async def test_a_forgotten_mission_leaves_a_tombstone_and_nothing_else(tmp_path: Path) -> None:
     gate = Gate()
     async with stage(tmp_path, gate.hold, step) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, directive="A secret plan", proposer=repeat("hold"))
         async with driving(runtime, mission_id):
             await gate.entered.wait()
@@ -249,7 +249,7 @@ async def test_a_mission_whose_driver_is_still_winding_up_is_not_forgotten_under
                 await tidy.wait()
 
     async with stage(tmp_path, slow_to_stop) as runtime:
-        service = runtime.service
+        service = runtime.runner
         mission_id = await _started(runtime, proposer=repeat("slow_to_stop"))
         async with driving(runtime, mission_id):
             await began.wait()
@@ -266,7 +266,7 @@ async def test_a_mission_whose_driver_is_still_winding_up_is_not_forgotten_under
 async def test_an_export_is_one_file_that_can_be_verified_elsewhere(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         report = await runtime.pursue(mission(proposer=repeat("step")))
-        await runtime.service.export(report.session_id, tmp_path / "mission.jsonl")
+        await runtime.runner.export(report.session_id, tmp_path / "mission.jsonl")
     proof = verify_archive(tmp_path / "mission.jsonl")
     assert proof.ok and proof.events == 8 and proof.blobs == 1, proof
     body = (tmp_path / "mission.jsonl").read_bytes()
@@ -283,17 +283,17 @@ def test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail(
             other = await runtime.pursue(mission(proposer=repeat("step")))
             report = await runtime.pursue(mission(proposer=repeat("step")))
             root = report.data["ledger"]["root"]
-            assert (await runtime.service.verify(expect=root)).ok
+            assert (await runtime.runner.verify(expect=root)).ok
             await runtime.pursue(mission(proposer=repeat("step")))
-            await runtime.service.forget(other.session_id)
-            assert (await runtime.service.verify(expect=root)).ok
+            await runtime.runner.forget(other.session_id)
+            assert (await runtime.runner.verify(expect=root)).ok
             with pytest.raises(InvalidArgument):
-                await runtime.service.verify(expect="no root")
+                await runtime.runner.verify(expect="no root")
             return root
 
     async def looks(root: str | None) -> tuple[str, ...]:
         async with stage(tmp_path, step) as runtime:
-            return (await runtime.service.verify(expect=root)).faults
+            return (await runtime.runner.verify(expect=root)).faults
 
     root = play(scene)
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
@@ -313,7 +313,7 @@ def test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail(
 async def test_a_report_of_a_mission_that_goes_on_says_how_it_stands(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         mission_id = await _started(runtime, budget=Budget(max_iterations=3), proposer=script("world.step()"))
-        await runtime.service.iterate(mission_id)
+        await runtime.runner.iterate(mission_id)
         report = await runtime.report(mission_id)
         assert (report.status, report.data["iteration_count"], report.metric("mass")) == ("running", 1, 3)
-        assert "report" not in await runtime.service.status(mission_id), "only an ended mission has a final one"
+        assert "report" not in await runtime.runner.status(mission_id), "only an ended mission has a final one"

@@ -19,7 +19,7 @@ def step(key: str = "a") -> dict[str, Any]:
 
 
 async def _started(runtime: Runtime, **given: Any) -> str:
-    return (await runtime.service.start(mission(**given))).session_id
+    return (await runtime.runner.start(mission(**given))).session_id
 
 
 async def test_a_start_warns_of_criteria_that_believe_any_tool(tmp_path: Path) -> None:
@@ -28,17 +28,17 @@ async def test_a_start_warns_of_criteria_that_believe_any_tool(tmp_path: Path) -
     criteria = [metric("mass") <= 2, event("weighed"), metric("size").trend("increasing").optional()]
     sourced = [metric("mass", source="step") <= 2, event("weighed", source="world.s*"), succeeded("step")]
     async with stage(tmp_path, step, other) as runtime:
-        started = await runtime.service.start(mission(criteria=criteria))
+        started = await runtime.runner.start(mission(criteria=criteria))
         assert ["mass <= 2" in started.warnings[0], "event weighed" in started.warnings[1]] == [True, True]
         assert len(started.warnings) == 2
-        assert (await runtime.service.status(started.session_id))["warnings"] == list(started.warnings)
-        assert (await runtime.service.start(mission(criteria=sourced))).warnings == ()
+        assert (await runtime.runner.status(started.session_id))["warnings"] == list(started.warnings)
+        assert (await runtime.runner.start(mission(criteria=sourced))).warnings == ()
         alone = mission(criteria=criteria, tool_allowlist=["step"])
-        assert (await runtime.service.start(alone)).warnings == ()
+        assert (await runtime.runner.start(alone)).warnings == ()
         vague = [predicate("obs['events'].get('done', 0) > 0")]
-        assert "any of the 2 tools" in (await runtime.service.start(mission(criteria=vague))).warnings[0]
+        assert "any of the 2 tools" in (await runtime.runner.start(mission(criteria=vague))).warnings[0]
         said = [predicate("any(one['tool'] == 'world.step' for one in obs['tool_results'])")]
-        assert (await runtime.service.start(mission(criteria=said))).warnings == ()
+        assert (await runtime.runner.start(mission(criteria=said))).warnings == ()
 
 
 async def test_a_start_warns_of_limits_that_different_designs_can_meet_together(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ async def test_a_start_warns_of_limits_that_different_designs_can_meet_together(
 
         async def warned(*sources: str, **more: Any) -> bool:
             limits = [metric(f"m{at}", source=name, **more) <= 1 for at, name in enumerate(sources)]
-            started = await runtime.service.start(mission(criteria=limits))
+            started = await runtime.runner.start(mission(criteria=limits))
             return any("calls with different arguments" in one for one in started.warnings)
 
         assert await warned("weigh", "load")
@@ -69,7 +69,7 @@ async def test_the_allowlist_takes_names_and_globs_and_never_a_control_tool(tmp_
     def stop() -> None: ...
 
     async with stage(tmp_path, step, stop, mission_status, servers={"other": {"stop": stop}}) as runtime:
-        service = runtime.service
+        service = runtime.runner
 
         async def tools(**given: Any) -> list[str]:
             return (await service.status(await _started(runtime, **given)))["tool_allowlist"]
@@ -115,20 +115,20 @@ async def test_every_fault_of_a_mission_is_told_at_once_and_nothing_is_stored(tm
             proposer=replay(proposal(("stop", {}))),
         )
         with pytest.raises(ValidationFailed) as caught:
-            await runtime.service.start(wrong)
+            await runtime.runner.start(wrong)
         assert [fault.field for fault in caught.value.faults] == [
             "criteria[0].source",
             "criteria[1].tool_name",
             "observe[0].tool",
             "proposer.proposals[0].tool_calls[0].tool_name",
         ]
-        assert (await runtime.service.list())["sessions"] == []
+        assert (await runtime.runner.list())["sessions"] == []
 
 
 def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults(tmp_path: Path) -> None:
     async def refused(runtime: Runtime, *criteria: Any, **given: Any) -> str:
         with pytest.raises(ValidationFailed) as failed:
-            await runtime.service.start(mission(criteria=list(criteria), **given))
+            await runtime.runner.start(mission(criteria=list(criteria), **given))
         return "; ".join(map(str, failed.value.faults))
 
     async def scene() -> None:
@@ -159,9 +159,9 @@ def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults
                 (mass != 1, mass >= 1),
                 (mass < 1, mass < 2),
             ):
-                await runtime.service.start(mission(criteria=[one, other]))
-            await runtime.service.start(mission(criteria=[mass <= 1, (mass >= 2).optional()]))
+                await runtime.runner.start(mission(criteria=[one, other]))
+            await runtime.runner.start(mission(criteria=[mass <= 1, (mass >= 2).optional()]))
             apart = metric("mass", source="script")
-            await runtime.service.start(mission(criteria=[mass <= 1, apart >= 2]))
+            await runtime.runner.start(mission(criteria=[mass <= 1, apart >= 2]))
 
     play(scene)

@@ -36,21 +36,21 @@ class Reading:
 
 async def _mission(runtime: Runtime, iterations: int) -> str:
     made = mission(proposer=repeat("step"), budget=Budget(max_iterations=100))
-    mission_id = (await runtime.service.start(made)).session_id
-    await runtime.service.iterate(mission_id, iterations=iterations)
+    mission_id = (await runtime.runner.start(made)).session_id
+    await runtime.runner.iterate(mission_id, iterations=iterations)
     return mission_id
 
 
 async def test_only_what_is_new_is_read_again(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         mission_id = await _mission(runtime, 5)
-        ledger = Reading(runtime.service.ledger)
+        ledger = Reading(runtime.runner.ledger)
         states = States(ledger)
         state, head = await states.look(mission_id)
         assert (state.iteration_count, state.seq, ledger.read_events) == (5, head, head)
         await states.look(mission_id)
         assert ledger.read_events == head, "nothing was new"
-        await runtime.service.pause(mission_id)
+        await runtime.runner.pause(mission_id)
         state, _ = await states.look(mission_id)
         assert (state.status, ledger.read_events) == ("paused", head + 1)
 
@@ -58,7 +58,7 @@ async def test_only_what_is_new_is_read_again(tmp_path: Path) -> None:
 async def test_a_state_that_was_taken_is_read_anew_by_others_and_comes_back_only_if_it_is_whole(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         mission_id = await _mission(runtime, 2)
-        states = States(runtime.service.ledger)
+        states = States(runtime.runner.ledger)
         taken, head = await states.take(mission_id)
         seen, _ = await states.look(mission_id)
         assert seen is not taken
@@ -71,7 +71,7 @@ async def test_a_state_that_was_taken_is_read_anew_by_others_and_comes_back_only
 async def test_the_cache_is_bounded_and_a_forgotten_mission_is_not_answered_from_it(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         ids = [await _mission(runtime, 1) for _ in range(3)]
-        ledger = Reading(runtime.service.ledger)
+        ledger = Reading(runtime.runner.ledger)
         states = States(ledger, most=2)
         for name in ids:
             await states.look(name)
@@ -80,9 +80,9 @@ async def test_the_cache_is_bounded_and_a_forgotten_mission_is_not_answered_from
         assert ledger.read_events == before
         await states.look(ids[0])
         assert ledger.read_events > before, "the oldest was let go"
-        await runtime.service.abort(ids[2])
+        await runtime.runner.abort(ids[2])
         await states.look(ids[2])
-        await runtime.service.forget(ids[2])
+        await runtime.runner.forget(ids[2])
         with pytest.raises(SessionNotFound):
             await states.look(ids[2])
 
@@ -90,13 +90,13 @@ async def test_the_cache_is_bounded_and_a_forgotten_mission_is_not_answered_from
 async def test_two_runtimes_on_one_ledger_see_each_other(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as one, stage(tmp_path, step) as other:
         mission_id = await _mission(one, 1)
-        assert (await other.service.status(mission_id))["iteration_count"] == 1
-        await one.service.iterate(mission_id, iterations=3)
-        assert (await other.service.status(mission_id))["iteration_count"] == 4
-        await other.service.iterate(mission_id)
-        assert (await one.service.status(mission_id))["iteration_count"] == 5
-        await other.service.pause(mission_id)
-        assert (await one.service.status(mission_id))["status"] == "paused"
-        await one.service.resume(mission_id)
-        await one.service.iterate(mission_id)
-        assert (await other.service.status(mission_id))["iteration_count"] == 6
+        assert (await other.runner.status(mission_id))["iteration_count"] == 1
+        await one.runner.iterate(mission_id, iterations=3)
+        assert (await other.runner.status(mission_id))["iteration_count"] == 4
+        await other.runner.iterate(mission_id)
+        assert (await one.runner.status(mission_id))["iteration_count"] == 5
+        await other.runner.pause(mission_id)
+        assert (await one.runner.status(mission_id))["status"] == "paused"
+        await one.runner.resume(mission_id)
+        await one.runner.iterate(mission_id)
+        assert (await other.runner.status(mission_id))["iteration_count"] == 6

@@ -32,8 +32,8 @@ def under(folder: Path, policy: OperatorPolicy, *, mode: Any = None, **servers: 
 async def test_a_rule_on_arguments_denies_the_call_and_the_mission_goes_on(tmp_path: Path) -> None:
     calls = proposal(("world.write", {"path": "/etc/passwd"}), ("world.write", {"path": "/tmp/x"}))
     async with under(tmp_path, OperatorPolicy(rules=(DENY_ETC,))) as runtime:
-        started = await runtime.service.start(mission(proposer=replay(calls)))
-        await runtime.service.run(started.session_id)
+        started = await runtime.runner.start(mission(proposer=replay(calls)))
+        await runtime.runner.run(started.session_id)
         (refused,) = await events_of(runtime, started.session_id, CallRefused)
         assert (refused.outcome, refused.reason) == ("denied", "never there")
         assert [one.outcome for one in await events_of(runtime, started.session_id, CallSettled)] == ["ok"]
@@ -46,8 +46,8 @@ async def test_a_mission_may_tighten_for_itself(tmp_path: Path) -> None:
             ({"ask": ["write"]}, "waiting"),
             ({"ask": ["write"], "mode": "never"}, "terminated"),
         ):
-            started = await runtime.service.start(mission(proposer=replay(calls), policy=policy))
-            state = await runtime.service.run(started.session_id)
+            started = await runtime.runner.start(mission(proposer=replay(calls), policy=policy))
+            state = await runtime.runner.run(started.session_id)
             assert state.status == status, policy
             assert not await events_of(runtime, started.session_id, CallSettled)
 
@@ -55,7 +55,7 @@ async def test_a_mission_may_tighten_for_itself(tmp_path: Path) -> None:
 async def test_a_word_of_a_missions_policy_that_finds_no_tool_is_refused(tmp_path: Path) -> None:
     async with stage(tmp_path, write) as runtime:
         with pytest.raises(ValidationFailed) as caught:
-            await runtime.service.start(mission(policy={"ask": ["wriet"], "deny": ["nothing"]}))
+            await runtime.runner.start(mission(policy={"ask": ["wriet"], "deny": ["nothing"]}))
         assert [fault.field for fault in caught.value.faults] == ["policy.deny[0]", "policy.ask[0]"]
 
 

@@ -69,8 +69,8 @@ async def test_a_tracker_that_fails_is_left_alone(tmp_path: Path) -> None:
     tracking = Tracking({"broken": broken})
     async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), servers={"world": [fit]}) as runtime:
         wanted = mission(criteria=[metric("loss") <= -1], budget=Budget(max_iterations=3), proposer=SEARCH)
-        mission_id = (await runtime.service.start(wanted)).session_id
-        state = await runtime.service.run(mission_id, observer=tracking.see)
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        state = await runtime.runner.run(mission_id, observer=tracking.see)
         assert (state.iteration_count, state.verdict_reason) == (3, "max_iterations")
     await tracking.aclose()
     assert broken.asked == 1

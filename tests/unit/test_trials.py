@@ -72,10 +72,10 @@ async def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: i
     async with stage(tmp_path, say) as runtime:
         found = {"kind": "search", "tool_name": "say", "parameters": {"x": {"low": 0, "high": 99, "kind": "int"}}}
         wanted = mission(criteria=[metric("x") < 0], budget=Budget(max_iterations=80), proposer=found)
-        name = (await runtime.service.start(wanted)).session_id
-        await runtime.service.driver.drive(RunOrder(name, iterations=2))
-        await runtime.service.run(name)
-        stored, built = await runtime.service.report(name), await assemble(runtime.service.ledger, name)
+        name = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.driver.drive(RunOrder(name, iterations=2))
+        await runtime.runner.run(name)
+        stored, built = await runtime.runner.report(name), await assemble(runtime.runner.ledger, name)
     later = {"warnings", "ledger"}
     assert {key: value for key, value in stored.items() if key not in later} == {
         key: value for key, value in json.loads(json.dumps(built)).items() if key not in later
@@ -108,9 +108,9 @@ async def test_plots_have_each_trial_of_a_batch_and_a_mean_is_called_a_mean(tmp_
         choices = {"x": {"choices": [1, 2, 3]}}
         proposer = {"kind": "search", "tool_name": "score", "parameters": choices, "batch": 3, "noise": True}
         wanted = mission(criteria=[metric("score") >= 1], budget=Budget(max_iterations=3), proposer=proposer)
-        name = (await runtime.service.start(wanted)).session_id
-        await runtime.service.run(name, observer=lambda _, _phase, state: lines.append(iteration_line(state)))
-        report, course = Report(await runtime.service.report(name)), await Timelines(runtime.service).course(name)
+        name = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(name, observer=lambda _, _phase, state: lines.append(iteration_line(state)))
+        report, course = Report(await runtime.runner.report(name)), await Timelines(runtime.runner).course(name)
     made = [(row["iteration"], row["metrics"]["score"]) for row in report.data["trials"]]
     assert len(made) == 9 and [tuple(point) for point in report.data["metrics"]["score"]["points"]] == made
     assert [tuple(point) for point in course["metrics"][0]["points"]] == [(at + 1, value) for at, value in made]

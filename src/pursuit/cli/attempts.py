@@ -133,7 +133,7 @@ class AttemptRun:
     async def _work(self, runtime: Runtime, drive: Drive, file: Path, begun: list[str]) -> int:
         mission_id = await drive.accept(runtime, load_mission_file(file), self._mission_id)
         begun.append(mission_id)
-        ledger, by = runtime.service.ledger, str(runtime.service.caller)
+        ledger, by = runtime.runner.ledger, str(runtime.runner.caller)
         attempt = Attempt(
             ledger, time.time, self._problem, self.attempt_id, by=by, label=self._label, mission=mission_id
         )
@@ -141,8 +141,8 @@ class AttemptRun:
         if self._proposer.get("kind") not in AGENTS:  # one that waits for an agent prints the hint at once
             drive.screen.note(f"if this is stopped, {self._next_step(mission_id)}")
         async with progress(drive.screen) as see:
-            await runtime.service.run(mission_id, observer=see)
-        status = await runtime.service.status(mission_id)
+            await runtime.runner.run(mission_id, observer=see)
+        status = await runtime.runner.status(mission_id)
         state = await load_attempt(ledger, self.attempt_id)
         row = attempt_row(self._problem, state, status["budget"]["used"])
         ended = await ended_attempt(runtime, status)
@@ -226,12 +226,12 @@ class AgentsRun(AttemptRun):
         drive.screen.note(f"if this is stopped, continue with: {self._context.command('resume', mission_id)}")
         try:
             async with progress(drive.screen) as see:
-                await runtime.service.run(mission_id, observer=see)
+                await runtime.runner.run(mission_id, observer=see)
         finally:
             with anyio.CancelScope(shield=True):
                 await self._open_attempts(runtime)
-        status = await runtime.service.status(mission_id)
-        found = await compared(runtime.service, self._problem, [])
+        status = await runtime.runner.status(mission_id)
+        found = await compared(runtime.runner, self._problem, [])
         mine = {row["session_id"] for row in status["workspace"].get("agents", ())} or {mission_id}
         rows = [row for row in found["attempts"] if row["mission"] in mine]
         shown = show_problems.comparison([{**found, "attempts": rows, "agents": []}])
@@ -241,7 +241,7 @@ class AgentsRun(AttemptRun):
 
     async def _open_attempts(self, runtime: Runtime) -> None:
         """Opens the attempts of agents that handed nothing in, so that comparisons show them."""
-        state = await runtime.service.state(self._mission_id)
+        state = await runtime.runner.state(self._mission_id)
         children = [child.session_id for _, child in rivals(state)]
         for mission_id in children or [self._mission_id]:
             with suppress(SessionNotFound):  # it was called off before it began
@@ -283,7 +283,7 @@ def attempt_of_mission(mission_id: str) -> str:
 
 async def _open_attempt(runtime: Runtime, problem: Manifest, mission_id: str) -> Attempt:
     """The attempt of a coding agent's mission; it began when the mission did."""
-    service = runtime.service
+    service = runtime.runner
     state = await service.state(mission_id)
     label, by = state.mission.proposer.label, str(service.caller)
     attempt_id, began = attempt_of_mission(mission_id), state.created_at
@@ -302,8 +302,8 @@ def submit_folder(context: Context, problem: Manifest, folder: Path, *, label: s
         if mission is not None:
             attempt = await _open_attempt(runtime, problem, mission)
         else:
-            by = str(runtime.service.caller)
-            attempt = Attempt(runtime.service.ledger, time.time, problem, new_attempt_id(), by=by, label=label)
+            by = str(runtime.runner.caller)
+            attempt = Attempt(runtime.runner.ledger, time.time, problem, new_attempt_id(), by=by, label=label)
         if (await attempt.open()).taken is None:
             files = await anyio.to_thread.run_sync(changed_files, problem, folder)
             await attempt.submit(checked_submission(problem, {"files": files}))
@@ -463,7 +463,7 @@ def check_attempt(
     attempt_id = shared_attempt_id(problem) if text is None else checked_attempt_id(text, "--attempt")
 
     async def check(runtime: Runtime) -> None:
-        ledger, by = runtime.service.ledger, str(runtime.service.caller)
+        ledger, by = runtime.runner.ledger, str(runtime.runner.caller)
         attempt = Attempt(ledger, time.time, problem, attempt_id, by=by, label=label, mission=mission)
         await attempt.check()
         if mission is not None and await ledger.row(mission) is not None:
@@ -490,7 +490,7 @@ def compare_attempts(
     unreadable: list[str] = []
 
     async def read(runtime: Runtime) -> list[dict[str, Any]]:
-        return [await compared(runtime.service, problem, unreadable) for problem in problems]
+        return [await compared(runtime.runner, problem, unreadable) for problem in problems]
 
     found = context.look(read)
     if output is not None:
@@ -542,7 +542,7 @@ async def _judge(
     wait: bool,
     trust: bool,
 ) -> dict[str, Any]:
-    ledger = runtime.service.ledger
+    ledger = runtime.runner.ledger
     state = await load_attempt(ledger, attempt_id)
     problem = await anyio.to_thread.run_sync(_of_attempt, state, named, directories)
     if not trust:

@@ -83,11 +83,11 @@ def _verify_ledger(context: Context, expect: str | None, signatures: Path | None
 
     roots = [] if expect is None else [expect]
     if signatures is None:
-        return context.look(lambda runtime: runtime.service.verify(expect=roots))
+        return context.look(lambda runtime: runtime.runner.verify(expect=roots))
     from pursuit.service.signed_roots import load_public_key, read_signatures
 
     signed = read_signatures(signatures, None if key is None else load_public_key(key))
-    found = context.look(lambda runtime: runtime.service.verify(expect=[*roots, *signed.roots]))
+    found = context.look(lambda runtime: runtime.runner.verify(expect=[*roots, *signed.roots]))
     if key is None:
         context.screen.hint(f"signed with {', '.join(sorted(signed.keys))}; compare it, or say --key")
     return replace(found, faults=(*found.faults, *signed.faults))
@@ -134,7 +134,7 @@ def export(
 ) -> CommandAnswer:
     """Write a mission with its blobs to one file that can be verified elsewhere."""
     context.check_output(output, force=force)
-    context.look(lambda runtime: runtime.service.export(mission_id, output))
+    context.look(lambda runtime: runtime.runner.export(mission_id, output))
     check = Hint(f"check it with: {context.command('verify', str(output))}")
     return CommandAnswer({"session_id": mission_id, "file": clean(output)}, Fact("wrote", output), check)
 
@@ -179,11 +179,11 @@ def forget(
     """Delete an ended mission and everything it stored; a tombstone stays."""
     from pursuit.cli.reports import remove_reports
 
-    context.look(lambda runtime: runtime.service.state(mission_id))  # fails if there is no such mission
+    context.look(lambda runtime: runtime.runner.state(mission_id))  # fails if there is no such mission
     if not yes:
         if context.json or not sys.stdin.isatty():
             raise InvalidArgument(f"forgetting {mission_id} cannot be undone; say --yes", session_id=mission_id)
         typer.confirm(f"Forget {mission_id} and everything it stored? This cannot be undone.", abort=True)
-    context.look(lambda runtime: runtime.service.forget(mission_id))
+    context.look(lambda runtime: runtime.runner.forget(mission_id))
     remove_reports(context, mission_id)
     return CommandAnswer({"session_id": mission_id, "status": "forgotten"}, Fact("forgotten", mission_id))

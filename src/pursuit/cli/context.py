@@ -92,7 +92,7 @@ class Context:
     @property
     def service(self) -> Service:
         """The service of the open runtime."""
-        return self.runtime.service
+        return self.runtime.runner
 
     def command(self, verb: str, *words: str) -> str:
         """A command line for the same ledger as this one, for a person to copy."""
@@ -199,7 +199,7 @@ class Context:
         above = agents_above()
 
         async def held(runtime: Runtime) -> bool:
-            return any([await runtime.service.ledger.row(one) is not None for one in above])
+            return any([await runtime.runner.ledger.row(one) is not None for one in above])
 
         if above and (always or (self.ledger_path.exists() and self.look(held))):
             why = f"this runs below the agent of {above[0]}, which may not act as the operator; use your own shell"
@@ -414,7 +414,7 @@ async def _whole_ids(runtime: Runtime, given: dict[str, Any]) -> dict[str, Any]:
     from pursuit.service.queries import find_id
 
     short = {name: given[name] for name in _IDS if _is_short(name, given.get(name))}
-    ledger = runtime.service.ledger
+    ledger = runtime.runner.ledger
     return {**given, **{name: await find_id(ledger, _IDS[name], word) for name, word in short.items()}}
 
 

@@ -79,8 +79,8 @@ class Drive:
 
         async def work(runtime: Runtime) -> int:
             mission_id = await self.accept(runtime, loaded, for_workers=True)
-            placed = await runtime.service.place(mission_id)
-            status = await runtime.service.status(mission_id)
+            placed = await runtime.runner.place(mission_id)
+            status = await runtime.runner.status(mission_id)
             keys = ("session_id", "status", "warnings", *(["placement"] if "placement" in status else []))
             run = Hint(f"run it with: {show.continue_command(self.context, status)}")
             parts = self._placed(mission_id, status) if placed else (run,)
@@ -100,11 +100,11 @@ class Drive:
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
             if model is not None:
-                await runtime.service.resume(mission_id, model=model)
+                await runtime.runner.resume(mission_id, model=model)
             if not detach:
                 return await self._pursue(runtime, mission_id)
-            await runtime.service.hand_over(RunOrder(mission_id, resume=True, mode=self._mode))
-            status = await runtime.service.status(mission_id)
+            await runtime.runner.hand_over(RunOrder(mission_id, resume=True, mode=self._mode))
+            status = await runtime.runner.status(mission_id)
             return self.screen.render(CommandAnswer(status, mission_id, *self._placed(mission_id, status)))
 
         return self.conduct(work)
@@ -146,7 +146,7 @@ class Drive:
             await runtime.use_servers_of(mission_id)
             self._begun = [mission_id]
             async with progress(self.screen, live_folder(self.context.ledger_path)) as see:
-                done = await runtime.service.iterate(
+                done = await runtime.runner.iterate(
                     mission_id, iterations=iterations, proposal=proposal, observer=see, mode=self._mode
                 )
             return await self._finish(runtime, mission_id, {"iterations": done["iterations"]})
@@ -158,7 +158,7 @@ class Drive:
 
         Raises `SessionTerminal` with the way on if the mission has ended.
         """
-        state = self.context.look(lambda runtime: runtime.service.state(mission_id))
+        state = self.context.look(lambda runtime: runtime.runner.state(mission_id))
         if state.terminal and state.closed and not state.can_go_on:
             raise show.has_ended(self.context, mission_id, state)
         if self._mode is None and state.mode is not None:
@@ -208,16 +208,16 @@ class Drive:
                     raise
                 # The person who answered elsewhere has resumed the mission there.
                 self.screen.note(f"{cause.message}; following it")
-                await follow(runtime.service, mission_id, self.screen)
+                await follow(runtime.runner, mission_id, self.screen)
         return await self._finish(runtime, mission_id, {})
 
     async def _drive(self, runtime: Runtime, mission_id: str) -> None:
         async with progress(self.screen, live_folder(self.context.ledger_path)) as see:
-            await runtime.service.run(mission_id, observer=see, mode=self._mode)
+            await runtime.runner.run(mission_id, observer=see, mode=self._mode)
 
     async def _answered(self, runtime: Runtime, mission_id: str) -> bool:
         """Whether the mission can go on here: its questions were answered, at this terminal or elsewhere."""
-        approvals, service = Approvals(runtime.service), runtime.service
+        approvals, service = Approvals(runtime.runner), runtime.runner
         asked = False
         if self.screen.rich and sys.stdin.isatty() and "terminal" in service.channels:
             waiting = await approvals.open(mission_id)
@@ -283,8 +283,8 @@ class Drive:
         self.screen.note(f"resuming {mission_id}")
         try:
             await runtime.use_servers_of(mission_id)
-            await runtime.service.continue_run(mission_id)
-            status = await runtime.service.status(mission_id)
+            await runtime.runner.continue_run(mission_id)
+            status = await runtime.runner.status(mission_id)
             files = await self._files(runtime, status)
         except Exception as error:  # one mission that cannot be driven must not stop the others
             cause = root_cause(error)
@@ -299,7 +299,7 @@ class Drive:
 
     async def _finish(self, runtime: Runtime, mission_id: str, more: dict[str, Any]) -> int:
         """Writes the reports, shows how the mission stands, and returns the exit code."""
-        status = await runtime.service.status(mission_id)
+        status = await runtime.runner.status(mission_id)
         files = await self._files(runtime, status)
         attempt = await ended_attempt(runtime, status)
         found = {} if attempt is None else {"attempt": attempt.as_dict()}
@@ -309,7 +309,7 @@ class Drive:
         if files:
             parts.append(Fact("report", files["html"]))
         ended = attempt is None and status["status"] == "terminated"
-        way = show.way_on_from(self.context, mission_id, await runtime.service.state(mission_id)) if ended else None
+        way = show.way_on_from(self.context, mission_id, await runtime.runner.state(mission_id)) if ended else None
         step = self.next_step(status) if attempt is None else attempt.next_step(self.context)
         parts.append(Hint("; ".join(filter(None, (way, step)))))
         data = {**status, **more, **found, **({"report_files": files} if files else {})}
@@ -321,7 +321,7 @@ class Drive:
             return {}
         mission_id = status["session_id"]
         try:
-            return write_reports(self.context, mission_id, await runtime.service.report(mission_id))
+            return write_reports(self.context, mission_id, await runtime.runner.report(mission_id))
         except (InvalidArgument, OSError) as error:
             self.screen.note(f"the report stays in the ledger: {error}")
             return {}
@@ -368,7 +368,7 @@ class Drive:
     async def _notify(self, runtime: Runtime) -> None:
         """Tells the operator, as `[notify]` says, that these missions are interrupted."""
         if runtime.notifier is not None:
-            await runtime.notifier.stopped(runtime.service, self._begun)
+            await runtime.notifier.stopped(runtime.runner, self._begun)
 
 
 def require_shared(context: Context) -> None:
@@ -380,7 +380,7 @@ def require_shared(context: Context) -> None:
 
 async def _interrupted_modes(runtime: Runtime) -> dict[str, str | None]:
     """The missions whose run was interrupted, each with the policy mode that the operator chose for it."""
-    service = runtime.service
+    service = runtime.runner
     return {name: (await service.state(name)).mode for name in await service.interrupted()}
 
 

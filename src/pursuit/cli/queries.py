@@ -59,7 +59,7 @@ def list_missions(
         check_choice("--status", wanted, (*SHOWN_STATUSES, "forgotten"))
     page: dict[str, Any] = {"sessions": []}
     try:
-        page = context.look(lambda runtime: runtime.service.list(status=wanted, cursor=cursor, limit=limit))
+        page = context.look(lambda runtime: runtime.runner.list(status=wanted, cursor=cursor, limit=limit))
     except NoLedger as error:
         # Without a ledger there are no missions yet. A ledger that was named may be a typing error.
         if context.state is not None or os.environ.get(STATE_VARIABLE):
@@ -107,11 +107,11 @@ def prompt(
 
     async def next_request(runtime: Runtime) -> dict[str, Any]:
         await runtime.use_servers_of(mission_id)
-        return await runtime.service.prompt(mission_id)
+        return await runtime.runner.prompt(mission_id)
 
     try:
         found = context.look(
-            lambda runtime: runtime.service.prompt(mission_id, None if iteration is None else iteration - 1)
+            lambda runtime: runtime.runner.prompt(mission_id, None if iteration is None else iteration - 1)
         )
     except UpstreamUnavailable:  # nothing was sent yet, so the tools are not recorded
         found = context.drive(next_request)
@@ -132,7 +132,7 @@ def replay(
 
     async def work(runtime: Runtime) -> int:
         different = 0
-        async for row in runtime.service.replay(mission_id, model):
+        async for row in runtime.runner.replay(mission_id, model):
             different += context.screen.render(show.replayed(row))
         return 1 if different else 0
 
@@ -190,9 +190,9 @@ def report(
     if output is not None:
         context.check_output(output, force=force)
     if wanted in ("csv", "parquet"):
-        rows = context.look(lambda runtime: runtime.service.trials(mission_id))
+        rows = context.look(lambda runtime: runtime.runner.trials(mission_id))
         return trials_answer(mission_id, rows, wanted, output)
-    found = context.look(lambda runtime: runtime.service.report(mission_id))
+    found = context.look(lambda runtime: runtime.runner.report(mission_id))
     return report_answer(mission_id, found, wanted, output)
 
 

@@ -92,7 +92,7 @@ def write_share(context: Context, mission_id: str, output: Path) -> CommandAnswe
     from pursuit.page.share import render_share
     from pursuit.service.sharing import everything
 
-    found = context.look(lambda runtime: everything(runtime.service, mission_id))
+    found = context.look(lambda runtime: everything(runtime.runner, mission_id))
     write_whole(output, render_share(found))
     wrote = Fact("wrote", f"{output} ({output.stat().st_size:,} bytes)")
     return CommandAnswer({"session_id": mission_id, "format": "html", "file": clean(output)}, wrote)

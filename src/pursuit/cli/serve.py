@@ -431,7 +431,7 @@ def list_schedules(context: Context) -> CommandAnswer:
 
     configs, now = context.configuration.schedules, SystemClock.now()
     try:
-        rows = context.look(lambda runtime: schedule_rows(configs, runtime.service.ledger, now))
+        rows = context.look(lambda runtime: schedule_rows(configs, runtime.runner.ledger, now))
     except NoLedger:
         rows = conduct(lambda: schedule_rows(configs, None, now))
     return CommandAnswer({"schedules": rows}, _schedule_parts(rows))

@@ -227,18 +227,18 @@ async def ended_attempt(runtime: Runtime, status: Mapping[str, Any]) -> Ended | 
     if status["status"] not in ENDED:
         return None
     mission_id: str = status["session_id"]
-    state = await runtime.service.state(mission_id)
+    state = await runtime.runner.state(mission_id)
     name = "" if state.file is None else Path(state.file).stem
     if not is_attempt(name):
         return None
     try:
-        attempt = await load_attempt(runtime.service.ledger, name)
+        attempt = await load_attempt(runtime.runner.ledger, name)
     except AttemptNotFound:
         return None
     if attempt.opened.mission != mission_id:
         return None
     problem = problem_word(_judged_by(state.mission), attempt.opened.problem_id)
-    return Ended(state=attempt, status=status, report=await runtime.service.report(mission_id), problem=problem)
+    return Ended(state=attempt, status=status, report=await runtime.runner.report(mission_id), problem=problem)
 
 
 def _judged_by(mission: Mission) -> Path | None:

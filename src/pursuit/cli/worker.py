@@ -160,5 +160,5 @@ def drain(
     _require_shared(context)
     from pursuit.service.run_loop import drain as order
 
-    context.look(lambda runtime: order(runtime.service, name))
+    context.look(lambda runtime: order(runtime.runner, name))
     return CommandAnswer({"draining": name}, Fact("draining", name))

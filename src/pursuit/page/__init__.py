@@ -38,6 +38,6 @@ async def open_page(
 ) -> AsyncGenerator[list[Route]]:
     """The routes of the page over an open runtime."""
     async with anyio.create_task_group() as group:
-        live = Live(runtime.service.ledger, group, settings)
+        live = Live(runtime.runner.ledger, group, settings)
         yield [Page(runtime, sessions, live, VIEWS).route()]
         group.cancel_scope.cancel()

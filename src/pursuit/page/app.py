@@ -80,7 +80,7 @@ class PageView:
     @property
     def service(self) -> Service:
         """The operations."""
-        return self.page.runtime.service
+        return self.page.runtime.runner
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -141,7 +141,7 @@ class Page:
         self.runtime = runtime
         self.sessions = sessions
         self.live = live
-        self.timelines = Timelines(runtime.service)
+        self.timelines = Timelines(runtime.runner)
         self._nonce = secrets.token_urlsafe(16)
         self._routes: list[Route | Mount] = [
             Route(ROOT, self._home, methods=["GET"]),

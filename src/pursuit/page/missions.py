@@ -223,7 +223,7 @@ async def resume(view: PageView) -> Response:
         state = await view.service.resume(mission_id, caller=caller)
     if runs is None or not _drives_itself(state):
         return _back(view, "allowed")
-    await view.page.runtime.service.run(mission_id, caller=caller, begin=runs.begin)
+    await view.page.runtime.runner.run(mission_id, caller=caller, begin=runs.begin)
     return _back(view, "resumed")
 
 

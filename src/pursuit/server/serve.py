@@ -61,7 +61,7 @@ async def serve(
     with closing(await anyio.to_thread.run_sync(door.listen)) as listener:
         runtime.serves_http = True
         async with runtime, composed as server, nullcontext(()) if page is None else page(runtime) as more:
-            own = [] if door.operators is None else approval_routes(runtime.service, door.operators, door.oauth)
+            own = [] if door.operators is None else approval_routes(runtime.runner, door.operators, door.oauth)
             routes = [*own, *more]
             await serve_http(server, door, listener, routes=routes, any_text=any_text, rules=rules, listening=listening)
 

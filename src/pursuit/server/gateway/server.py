@@ -101,17 +101,17 @@ class Gateway:
         self._routing = Routing(tasks, alone=alone, limits=limits, notified=self._notified_on_legacy)
         self._legacy_sessions = LegacySessions(limits)
         self.upstreams = Upstreams(runtime.toolbox.host.pool, self._notified, tasks, options.spelling)
-        self._audit = runtime.service.audit
+        self._audit = runtime.runner.audit
         self._journal = GatewayJournal(
-            runtime.service.ledger,
-            runtime.service.clock,
+            runtime.runner.ledger,
+            runtime.runner.clock,
             servers=tuple(self.upstreams),
-            by=str(runtime.service.caller),
+            by=str(runtime.runner.caller),
             patience=runtime.toolbox.settings.approval_timeout,
-            limits=runtime.service.limits,
+            limits=runtime.runner.limits,
         )
-        self._channels = runtime.service.channels
-        self._approvals = Approvals(runtime.service)
+        self._channels = runtime.runner.channels
+        self._approvals = Approvals(runtime.runner)
         authorizer = self._authorizer = Authorizer(
             layers=self._layers,
             journal=self._journal,
@@ -184,7 +184,7 @@ class Gateway:
         reads = (
             [AuditedReads(self._audit, lambda _tool: False)] if self._audit.reads else []
         )  # see `Authorizer.recorded`
-        counted = request_limits(runtime.service)
+        counted = request_limits(runtime.runner)
         server.middleware = [*counted, *reads, self._adopt, task_middleware, partial(self.dispatch, handlers=handlers)]
         return server
 

@@ -255,7 +255,7 @@ class MissionTools:
 
     def __init__(self, runtime: Runtime, runs: RunLoop, approvals: Approvals, elicitation: Elicitation) -> None:
         self._runtime = runtime
-        self._service = runtime.service
+        self._service = runtime.runner
         self._runs = runs
         self._approvals = approvals
         self._elicitation = elicitation

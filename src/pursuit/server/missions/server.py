@@ -61,7 +61,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
 
     Where the runtime knows one mission only, the server offers nothing that starts another or is about something else.
     """
-    service, alone = runtime.service, runtime.only is not None
+    service, alone = runtime.runner, runtime.only is not None
     approvals = Approvals(service)
 
     def seal() -> Signer:

@@ -142,7 +142,7 @@ async def open_problem(
     )
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(_runtime(problem, options))
-        ledger = runtime.service.ledger
+        ledger = runtime.runner.ledger
         begun = attempt_id is not None and (options.subject is None or await ledger.row(attempt_id) is not None)
         if not begun and options.subject is not None:
             attempt_id, number = await attempt_of(ledger, time.time, problem, options.subject)
@@ -153,7 +153,7 @@ async def open_problem(
             time.time,
             problem,
             attempt_id or new_attempt_id(),
-            by=str(runtime.service.caller),
+            by=str(runtime.runner.caller),
             label=options.label,
             mission=options.mission,
             subject=options.subject,
