@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from pursuit.cli import show_problems
 from pursuit.cli.console import EXIT, CommandAnswer, Fact, Hint, Note, Screen
-from pursuit.cli.context import Context, collect_garbage
+from pursuit.cli.context import Context, run
 from pursuit.cli.drive import Drive
 from pursuit.cli.errors import root_cause
 from pursuit.cli.progress import progress
@@ -606,8 +606,7 @@ def list_matching(
 
 def brief_of(context: Context, problem: Manifest, *, citations: bool) -> CommandAnswer:
     """The brief of a problem as agents read it; its server, if it has one, is asked for its tools."""
-    collect_garbage()
-    brief = anyio.run(partial(_brief, problem, context.screen, citations=citations))
+    brief = run(partial(_brief, problem, context.screen, citations=citations))
     return CommandAnswer({**problem.summary_row(), "brief": brief}, brief.rstrip("\n"))
 
 

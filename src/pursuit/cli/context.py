@@ -266,8 +266,6 @@ class Context:
 
     def look(self, verb: Callable[[Runtime], Awaitable[T]]) -> T:
         """Runs a verb over the existing ledger. It needs no server, so a broken configuration does not matter."""
-        import anyio
-
         from pursuit.config.configuration import Configuration
 
         runtime = _runtime(self.existing_ledger(), Configuration())
@@ -276,8 +274,7 @@ class Context:
             async with runtime:
                 return await verb(runtime)
 
-        collect_garbage()
-        return anyio.run(work)
+        return run(work)
 
     def drive(self, verb: Callable[[Runtime], Awaitable[T]], mode: str | None = None, *more: TrustedFolder) -> T:
         """Runs a verb with the configured servers, after the person trusts what is started; see `conduct`."""
@@ -322,11 +319,14 @@ def _belongs_to_ledger(ledger: Path, output: Path) -> bool:
     return output.resolve() in files or any(output.exists() and one.exists() and output.samefile(one) for one in files)
 
 
-def collect_garbage() -> None:
-    """Turns the garbage collector on, which `main` turns off while modules load: they make no garbage."""
+def run(work: Callable[..., Awaitable[T]], *args: Any) -> T:
+    """Runs a coroutine function with the garbage collector, which `main` turns off while modules load."""
+    import anyio
+
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+    return anyio.run(work, *args)
 
 
 def stop_signals(*, hang_up: bool = True) -> list[signal.Signals]:
@@ -340,10 +340,7 @@ def conduct(work: Callable[[], Awaitable[T]], *, hang_up: bool = True) -> T:
 
     Raises `Interrupted` after the first. Without `hang_up`, SIGHUP is left to the work.
     """
-    import anyio
-
-    collect_garbage()
-    return anyio.run(_conduct, work, hang_up)
+    return run(_conduct, work, hang_up)
 
 
 async def _conduct(work: Callable[[], Awaitable[T]], hang_up: bool) -> T:

@@ -83,7 +83,7 @@ for group in (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and ends the process with its exit code."""
-    gc.disable()  # saves an eighth of the start while modules load; `collect_garbage` turns it on again
+    gc.disable()  # saves an eighth of the start while modules load; `context.run` turns it on again
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show \u2713 shows a question mark, and the command goes on.

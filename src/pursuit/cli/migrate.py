@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pursuit.cli.console import CommandAnswer, Fact
-from pursuit.cli.context import Context, WithContext, command
+from pursuit.cli.context import Context, WithContext, command, run
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed, advice
 
 if TYPE_CHECKING:
@@ -46,15 +46,11 @@ def migrate(
 
 
 def _transfer(source: str, target: str) -> Verification:
-    import anyio
-
-    from pursuit.cli.context import collect_garbage
     from pursuit.config.files import locate_state
     from pursuit.ledger.transfer import transfer
     from pursuit.service.proof import FOLDS
 
-    collect_garbage()
-    return anyio.run(transfer, locate_state(source, None), locate_state(target, None), FOLDS)
+    return run(transfer, locate_state(source, None), locate_state(target, None), FOLDS)
 
 
 @command(app)
@@ -71,13 +67,11 @@ def up(
     address = address_of(context.ledger_path)
     if address is None:
         raise InvalidArgument("the ledger is a file, which is migrated when it is opened; name a database with --state")
-    import anyio
-
     from pursuit.ledger.postgres_schema import migrate_up
     from pursuit.ledger.queue import upgrade_queue
 
     before, after = migrate_up(address, role)
-    anyio.run(upgrade_queue, address, role)
+    run(upgrade_queue, address, role)
     facts = [Fact("schema", f"version {after}" if before == after else f"version {before} to {after}")]
     facts += [] if role is None else [Fact("may run it", role)]
     return CommandAnswer({"before": before, "after": after, "role": role}, *facts)

@@ -24,7 +24,7 @@ import anyio
 from anyio.abc import TaskStatus as Started
 
 from pursuit.cli.console import STYLES, CommandAnswer, Fact, Forms, Hint, Part, Screen, TableRows, clean, line
-from pursuit.cli.context import Context, collect_garbage, stop_signals
+from pursuit.cli.context import Context, run, stop_signals
 from pursuit.cli.options import check_choice, read_arguments
 from pursuit.cli.progress import clock
 from pursuit.core.base_model import nearest
@@ -280,9 +280,8 @@ def run_task(context: Context, request: RunRequest, *, detach: bool) -> CommandA
                 return await _detach(runtime.tasks, screen, await runtime.tasks.started(state.task_id))
             return await _show_until_end(runtime.tasks, screen, state.task_id)
 
-    collect_garbage()
     try:
-        return anyio.run(work)
+        return run(work)
     except PathTraversal:
         if not request.by_name:
             screen.note("--allow-parent-paths allows it")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pursuit.cli.console import CommandAnswer, Fact, Hint, TableRows
-from pursuit.cli.context import Context, WithContext, command, stop_signals
+from pursuit.cli.context import Context, WithContext, command, run, stop_signals
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 
 if TYPE_CHECKING:
@@ -69,12 +69,7 @@ def worker(
     _require_shared(context)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
     trusted = context.trust_here()
-    import anyio
-
-    from pursuit.cli.context import collect_garbage
-
-    collect_garbage()
-    anyio.run(_serve, trusted.runtime(), given)
+    run(_serve, trusted.runtime(), given)
 
 
 async def _serve(opened: Runtime, settings: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import IO
 
 import anyio
 
@@ -130,9 +131,7 @@ class Show:
             name = f"worker-{number}"
             words = self.command("worker", "--name", name, "--concurrency", "4")
             with (self.folder / f"{name}.log").open("wb") as log:
-                process = subprocess.Popen(  # noqa: S603 - our own command
-                    words, cwd=self.folder, env=self.environment, stdin=DEVNULL, stdout=log, stderr=log
-                )
+                process = self._begin(words, log)
             self.workers[process.pid] = name
             self.processes.append(process)
 
@@ -142,12 +141,13 @@ class Show:
         for number in range(1, MISSIONS + 1):
             name = f"beam-{number}.toml"
             (self.folder / name).write_text(MISSION % number, encoding="utf-8")
-            words = self.command("start", name)
-            started.append(
-                subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=DEVNULL, stderr=DEVNULL)  # noqa: S603
-            )
+            started.append(self._begin(self.command("start", name), DEVNULL))
         if [process for process in started if process.wait()]:
             raise LedgerUnavailable("a mission was not started")
+
+    def _begin(self, words: list[str], out: IO[bytes] | int) -> subprocess.Popen[bytes]:
+        where, environment = self.folder, self.environment
+        return subprocess.Popen(words, cwd=where, env=environment, stdin=DEVNULL, stdout=out, stderr=out)  # noqa: S603
 
     async def watch(self, ledger: Ledger) -> None:
         """Tells who takes which mission, and kills a worker when it is well under way."""

@@ -13,7 +13,6 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 import psycopg
@@ -55,11 +54,7 @@ class Lease:
         if not self.lost.is_set():
             await self._leases.renew()
         if self.lost.is_set():
-            raise self.fenced()
-
-    def fenced(self) -> Fenced:
-        """Why this holder may not go on."""
-        return fenced(self.stream)
+            raise fenced(self.stream)
 
     async def release(self) -> None:
         """Frees the lock. Doing it twice is harmless."""
@@ -93,7 +88,7 @@ class Leases:
         while True:
             asked = _seconds()
             values = (stream, self._seconds, platform.node(), os.getpid(), self._me, time.time(), dead)
-            ((epoch, held, _host, pid, process),) = await self._ask(_CLAIM, values)
+            ((epoch, held, _host, pid, process),) = await self._link.read(_CLAIM, values)
             if epoch is not None:
                 lease = self._held[epoch] = Lease(self, stream, epoch, asked + self._seconds)
                 if self._keeping is None:
@@ -108,13 +103,13 @@ class Leases:
     async def is_claimed(self, stream: str) -> bool:
         """Whether a live process holds the lease."""
         require_name(stream)
-        rows = await self._ask(_HELD, (stream,))
+        rows = await self._link.read(_HELD, (stream,))
         return bool(rows) and rows[0][4] and not _is_dead(rows[0][0], rows[0][3])
 
     async def holder(self, stream: str) -> Holder | None:
         """The process that took the lease last."""
         require_name(stream)
-        rows = await self._ask(_HELD, (stream,))
+        rows = await self._link.read(_HELD, (stream,))
         return Holder(pid=rows[0][0], host=rows[0][1], since=rows[0][2]) if rows else None
 
     async def renew(self) -> None:
@@ -160,9 +155,6 @@ class Leases:
     def _lose(self, lease: Lease) -> None:
         self._held.pop(lease.epoch, None)
         lease.lost.set()
-
-    async def _ask(self, query: str, values: tuple[Any, ...]) -> list[Any]:
-        return await self._link.read(query, values)
 
 
 def _process(pid: int) -> str:

@@ -137,7 +137,7 @@ class SqliteReads:
         found: list[StoredEvent] = []
         while limit is None or len(found) < limit:
             want = CHUNK if limit is None else min(CHUNK, limit - len(found))
-            rows = self._all(_EVENTS, (stream, after, want))
+            rows = self.all(_EVENTS, (stream, after, want))
             found += [StoredEvent(stream, *row) for row in rows]
             await anyio.lowlevel.checkpoint()
             if len(rows) < want:
@@ -145,15 +145,10 @@ class SqliteReads:
             after = rows[-1][0]
         return found
 
-    def row(self, stream: str) -> StreamRow | None:
-        """The listing's row of one stream."""
-        rows = self._all(f"{_ROW} WHERE name = ?", (stream,))
-        return stream_row(rows[0]) if rows else None
-
     def page(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """Streams by creation time, newest first."""
         rest, values = page_query(**wanted)
-        return stream_page(self._all(f"{_ROW} {rest}", values), values[-1])
+        return stream_page(self.all(f"{_ROW} {rest}", values), values[-1])
 
     def search(self, words: str, *, kind: str | None, limit: int) -> list[FoundStream]:
         """Streams by their texts, the best match first."""
@@ -161,7 +156,7 @@ class SqliteReads:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
         query, most = self._query(search_words(words))
         limit = min(limit, LARGEST)
-        rows = self._all(_FOUND, (query, kind, kind, max(most, limit), limit)) if query else []
+        rows = self.all(_FOUND, (query, kind, kind, max(most, limit), limit)) if query else []
         return [FoundStream(row=stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
     def _query(self, words: Sequence[str]) -> tuple[str, int]:
@@ -178,28 +173,14 @@ class SqliteReads:
 
     def _count(self, word: str, most: int) -> int:
         """How many texts have a word, counted up to so many."""
-        return self._all(_COUNT, (f'"{word}"', most))[0][0]
-
-    def blob(self, digest: str) -> bytes | None:
-        """The bytes of a blob."""
-        rows = self._all("SELECT body FROM blobs WHERE digest = ?", (digest,))
-        return rows[0][0] if rows else None
-
-    def digests(self, stream: str) -> list[str]:
-        """The blobs of a stream."""
-        return [row[0] for row in self._all(_DIGESTS, (stream,))]
-
-    def root(self) -> str:
-        """The root of what is stored now."""
-        with self._refusals():
-            return current_root(self._connection)
+        return self.all(_COUNT, (f'"{word}"', most))[0][0]
 
     def last_position(self, known: int) -> int:
         """See `watch.Growth`."""
-        version = self._all("PRAGMA data_version", ())[0][0]
+        version = self.all("PRAGMA data_version", ())[0][0]
         if version == self._version:
             return known
-        last: int = self._all("SELECT coalesce(max(position), 0) FROM events", ())[0][0]
+        last: int = self.all("SELECT coalesce(max(position), 0) FROM events", ())[0][0]
         self._version = version
         return last
 
@@ -207,14 +188,16 @@ class SqliteReads:
         """See `watch.Growth`."""
         if until - after > TOO_MANY:
             return None
-        return [row[0] for row in self._all(_GROWN, (after, until))]
+        return [row[0] for row in self.all(_GROWN, (after, until))]
 
-    def _all(self, query: str, values: Sequence[Any]) -> list[Any]:
-        with self._refusals():
+    def all(self, query: str, values: Sequence[Any]) -> list[Any]:
+        """The rows that a query finds."""
+        with self.refusals():
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
-    def _refusals(self) -> Generator[None]:
+    def refusals(self) -> Generator[None]:
+        """Says what to do about an error of SQLite."""
         try:
             yield
         except sqlite3.Error as error:
@@ -257,15 +240,13 @@ def page_query(**wanted: Unpack[StreamFilter]) -> tuple[str, list[Any]]:
 
 
 def stream_page(rows: list[Any], asked: int) -> StreamPage:
-    """The page in the rows of such a query."""
+    """The page in the rows of such a query; its cursor is the time and number of its last stream."""
     shown = rows[: asked - 1]
-    more = len(rows) == asked
-    return StreamPage(tuple(map(stream_row, shown)), write_cursor(shown[-1][4], shown[-1][0]) if more else None)
-
-
-def write_cursor(created_at: float, identity: int) -> str:
-    """The cursor behind the stream with this time and number."""
-    return base64.urlsafe_b64encode(msgspec.json.encode((created_at, identity))).decode().rstrip("=")
+    cursor = None
+    if len(rows) == asked:
+        place = msgspec.json.encode((shown[-1][4], shown[-1][0]))
+        cursor = base64.urlsafe_b64encode(place).decode().rstrip("=")
+    return StreamPage(tuple(map(stream_row, shown)), cursor)
 
 
 def read_cursor(cursor: str) -> tuple[float, int]:
@@ -332,7 +313,8 @@ class SqliteLedger:
         """See `contract.Ledger.row`."""
         require_name(stream)
         await anyio.lowlevel.checkpoint()
-        return self._reads.row(stream)
+        rows = self._reads.all(f"{_ROW} WHERE name = ?", (stream,))
+        return stream_row(rows[0]) if rows else None
 
     async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """See `contract.Ledger.streams`."""
@@ -358,13 +340,14 @@ class SqliteLedger:
     async def blob(self, digest: str) -> bytes | None:
         """See `contract.Ledger.blob`."""
         await anyio.lowlevel.checkpoint()
-        return self._reads.blob(digest)
+        rows = self._reads.all("SELECT body FROM blobs WHERE digest = ?", (digest,))
+        return rows[0][0] if rows else None
 
     async def digests(self, stream: str) -> list[str]:
         """See `contract.Ledger.digests`."""
         require_name(stream)
         await anyio.lowlevel.checkpoint()
-        return self._reads.digests(stream)
+        return [row[0] for row in self._reads.all(_DIGESTS, (stream,))]
 
     async def claim(self, stream: str) -> StreamClaim | None:
         """See `contract.Ledger.claim`."""
@@ -384,7 +367,8 @@ class SqliteLedger:
     async def root(self) -> str:
         """See `contract.Ledger.root`."""
         await anyio.lowlevel.checkpoint()
-        return self._reads.root()
+        with self._reads.refusals():
+            return current_root(self._handles.reader)
 
     async def verify(self, *, expect: str | Sequence[str] | None = None, folds: Folds | None = None) -> Verification:
         """See `contract.Ledger.verify`."""

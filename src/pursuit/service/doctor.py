@@ -215,18 +215,11 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
     findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
     findings += isolation_findings(configuration)
-    findings += await agent_findings()
+    for one in await find_agents():
+        words, mend = " ".join(one.command), "repair or remove it, or use another agent"
+        works = fine("agent", f"{one.name} {one.version} ({words}) works")
+        findings.append(works if one.problem is None else warning("agent", f"{words}: {one.problem}", mend))
     return findings
-
-
-async def agent_findings() -> list[Finding]:
-    """The coding agents on `PATH` and whether each can be started."""
-    return [
-        fine("agent", f"{one.name} {one.version} ({' '.join(one.command)}) works")
-        if one.problem is None
-        else warning("agent", f"{' '.join(one.command)}: {one.problem}", "repair or remove it, or use another agent")
-        for one in await find_agents()
-    ]
 
 
 def isolation_findings(configuration: Configuration) -> list[Finding]:
