@@ -30,8 +30,7 @@ from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from pursuit import Budget, Mission, RepeatProposer, Runtime, metric
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import IterationEnded, MissionCreated, MissionEnded, decode, encode
-from pursuit.core.fold import advance
-from pursuit.core.listing import summary_of
+from pursuit.core.fold import advance, summary_of
 from pursuit.ledger.contract import Draft
 from pursuit.service.queries import new_mission_id
 

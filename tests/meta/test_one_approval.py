@@ -37,8 +37,8 @@ def _name(function: ast.expr) -> str | None:
         ("makes an expiry", ("ApprovalExpired",), "core/approvals.py"),
         ("makes the record", ("Approval",), "core/approvals.py"),
         ("answers for a person", ("answer_event",), "service/approvals.py"),
-        ("lets a question of a mission expire", ("expiries",), "engine/approvals.py"),
-        ("writes a question of a mission", ("ApprovalAsked",), "engine/approvals.py"),
+        ("lets a question of a mission expire", ("expiries",), "engine/call_admission.py"),
+        ("writes a question of a mission", ("ApprovalAsked",), "engine/call_admission.py"),
         ("writes a question of a gateway", ("GatewayApprovalAsked",), "service/gateway_journal.py"),
     ],
 )

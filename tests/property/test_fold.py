@@ -15,8 +15,7 @@ from pursuit.core.best import BestPoints
 from pursuit.core.caps import BY_REASON
 from pursuit.core.confirmation import Confirmations
 from pursuit.core.events import AnyEvent, Event, decode, encode
-from pursuit.core.fold import advance, fold
-from pursuit.core.listing import listing_of
+from pursuit.core.fold import advance, fold, listing_of
 from pursuit.core.series import Events, Metrics
 from pursuit.core.state import REMEMBERED, MissionState, Remembered
 from pursuit.errors import LedgerTooNew

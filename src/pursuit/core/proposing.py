@@ -104,6 +104,8 @@ class ProposerSettings(InputModel):
     """Whether it works in a git repository; then it needs no tools."""
     CLIENTS: ClassVar[str | None] = None
     """Why an MCP client may not name it; None if a client may."""
+    LEARNS: ClassVar[bool] = False
+    """Whether it is shown the lessons of similar missions."""
     LENDS_MODEL: ClassVar[bool] = False
     """Whether the client that drives the mission lends its model."""
     FROM_FILE: ClassVar[bool] = False
@@ -143,11 +145,6 @@ class ProposerSettings(InputModel):
     def needs_client(self) -> bool:
         """Whether only an MCP client can drive the mission: it proposes, or lends its model."""
         return self.LENDS_MODEL or self.facts().proposed_by_client
-
-    @property
-    def learns(self) -> bool:
-        """Whether it is shown the lessons of similar missions."""
-        return False
 
     @property
     def usage_known(self) -> bool:

@@ -6,7 +6,7 @@ Invariant: once the operator has ordered a stop, no effect begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -18,12 +18,11 @@ from pursuit.core.criteria import Check
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
 from pursuit.core.mission import Proposal
 from pursuit.core.state import MissionState
-from pursuit.core.tools import ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
-from pursuit.policy.rules import Ruling
 from pursuit.proposers.contract import Moved, Proposed, Proposer, Services, Waiting
 from pursuit.sandbox import Sandbox
+from pursuit.upstream.host import UpstreamTools
 
 T = TypeVar("T")
 
@@ -113,54 +112,6 @@ Phase = Literal["propose", "execute", "verify", "evaluate", "decided", "waiting"
 Observer = Callable[[str, Phase, MissionState], None]
 
 
-class Tools(Protocol):
-    """The tools of one mission, whichever servers offer them; a `long` tool is called as a task."""
-
-    @property
-    def later(self) -> TaskCalls:
-        """The calls of long tools."""
-        ...
-
-    @property
-    def asking(self) -> bool:
-        """Whether policy may want a person asked about a call of one of them."""
-        ...
-
-    async def refresh(self, names: Iterable[str]) -> None:
-        """Looks again at the servers of these tools if their lists may have changed."""
-        ...
-
-    def get(self, name: str) -> Tool | None:
-        """The tool, or None if its server does not offer it now."""
-        ...
-
-    def missing(self, name: str) -> str:
-        """Why a tool is not there."""
-        ...
-
-    def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
-        """What is wrong with the arguments by the tool's JSON Schema."""
-        ...
-
-    def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """What policy says."""
-        ...
-
-    def rule_step(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """What policy says of a step that an agent asks about."""
-        ...
-
-    def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """What policy says of the command of a check."""
-        ...
-
-    def call(
-        self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
-    ) -> ToolResult | Awaitable[ToolResult]:
-        """Sends a call. An answer that is there at once is returned as it is, any other is awaited."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Limits that the operator sets."""
@@ -210,7 +161,7 @@ class Run:
 
     mission_id: str
     journal: Journal
-    tools: Tools
+    tools: UpstreamTools
     sandbox: Sandbox
     clock: Clock
     settings: Settings

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import anyio
 import msgspec
@@ -41,8 +41,7 @@ from pursuit.core.mission import MissionPolicy, Proposal
 from pursuit.core.proposing import MissingKind
 from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
-from pursuit.core.tools import Tool
-from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings, Tools
+from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings
 from pursuit.engine.execute import RunServices, cancel_tasks, recover_own, settle_lost, warn, worked_until
 from pursuit.engine.journal import Journal, States
 from pursuit.engine.lessons import lessons_for
@@ -63,6 +62,7 @@ from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
 from pursuit.proposers.language import LanguageModel
 from pursuit.reports.wording import moment
 from pursuit.sandbox import Sandbox
+from pursuit.upstream.host import ToolHost, UpstreamTools
 
 
 async def write_report(run: Run) -> None:
@@ -120,24 +120,6 @@ async def _turn_diffs(ledger: Ledger, history: History) -> dict[str, str]:
     return {digest: body.decode(errors="replace") for digest, body in bodies.items() if body is not None}
 
 
-class ToolSource(Protocol):
-    """Gives the tools of a mission, connecting what is needed."""
-
-    async def tools_for(
-        self,
-        names: tuple[str, ...],
-        policy: MissionPolicy | None = None,
-        callers: Sequence[str] = (),
-        own: Sequence[Tool] = (),
-    ) -> Tools:
-        """The tools by these names, under the mission's policy and that for each of these tokens.
-
-        `own` are those that the proposer performs itself. Raises `UpstreamUnavailable` if one of their servers cannot
-        be reached.
-        """
-        ...
-
-
 Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
 """Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
 
@@ -145,7 +127,7 @@ Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
 class Prepared(NamedTuple):
     """The tools of a run, and what they were made for: the policy of its mission, and whose policy holds beside it."""
 
-    tools: Tools
+    tools: UpstreamTools
     policy: MissionPolicy | None
     callers: tuple[str, ...]
 
@@ -186,7 +168,7 @@ class Driver:
 
     ledger: Ledger
     states: States
-    source: ToolSource
+    source: ToolHost
     sandbox: Sandbox
     clock: Clock
     place: DrivingPlace
@@ -219,7 +201,7 @@ class Driver:
                 run = await self._taken(order, claim, bell)
                 state, journal, settings = run.state, run.journal, run.state.mission.proposer
                 lessons: Sequence[str] = ()
-                if settings.learns:
+                if settings.LEARNS:
                     lessons = await lessons_for(self.ledger, mission_id, state, self.settings.memory_lessons)
 
                 async def compact(event: ConversationCompacted) -> None:
@@ -396,7 +378,7 @@ class Driver:
             raise
         return run.state
 
-    def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
+    def _new_run(self, journal: Journal, tools: UpstreamTools, observer: Observer | None) -> Run:
         if self.recorded is not None:
             journal.on_recorded = partial(self.recorded, journal.mission_id, journal.state)
         run = Run(

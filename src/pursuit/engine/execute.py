@@ -25,8 +25,17 @@ from pursuit.core.mission import NOTE
 from pursuit.core.observe import lift, source_matches, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, IterationRecord, MissionState, digest_of
 from pursuit.core.tools import OWN_TOOLS, CallFailed, Tool, ToolResult
-from pursuit.engine.approvals import answer_question, ask_first, hold_call
-from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ruling_on, tool_of
+from pursuit.engine.call_admission import (
+    COMMAND,
+    Admission,
+    MustWait,
+    Planned,
+    answer_question,
+    ask_first,
+    hold_call,
+    ruling_on,
+    tool_of,
+)
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Run
 from pursuit.engine.journal import Build

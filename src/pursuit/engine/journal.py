@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import anyio
 
 from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encode
-from pursuit.core.fold import advance
-from pursuit.core.listing import Listing, listing_of
+from pursuit.core.fold import Listing, advance, listing_of
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, Fenced, SessionNotFound, advice
 from pursuit.ledger.contract import FORGOTTEN, Bell, Claim, Draft, Head, Ledger, StreamRow

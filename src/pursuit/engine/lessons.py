@@ -68,7 +68,7 @@ async def _similar(
 ) -> tuple[list[RememberedMission], list[RememberedMission]]:
     """The similar missions that a proposer may learn from, and those that are this mission by another proposer."""
     mission = state.mission
-    if most < 1 or not mission.lessons or not mission.proposer.learns:
+    if most < 1 or not mission.lessons or not mission.proposer.LEARNS:
         return [], []
     others: list[RememberedMission] = []
     same: list[RememberedMission] = []

@@ -26,7 +26,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS
-from pursuit.engine.context import Run, Tools
+from pursuit.engine.context import Run
 from pursuit.proposers.language import (
     ModelRequest,
     NoAnswer,
@@ -40,6 +40,7 @@ from pursuit.proposers.language import (
     WrappedModel,
     read_answer,
 )
+from pursuit.upstream.host import UpstreamTools
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def _payable(price: Priced, cost: float, read: int, longest: int) -> int:
     return low
 
 
-def offered(state: MissionState, host: Tools) -> list[OfferedTool]:
+def offered(state: MissionState, host: UpstreamTools) -> list[OfferedTool]:
     """The tools of the mission that are there now, and those that every language model has."""
     found = [
         OfferedTool(name=name, description=tool.description, schema=tool.input_schema)

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, reached_cap
-from pursuit.core.early_warnings import missing_metrics
+from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, missing_metrics, reached_cap
 from pursuit.core.evaluate import Answer, evaluate
 from pursuit.core.events import (
     CriterionResult,
@@ -29,20 +28,20 @@ from pursuit.core.events import (
 from pursuit.core.fold import PROPOSER_DONE
 from pursuit.core.mission import Proposal
 from pursuit.core.state import IterationRecord, MissionState
-from pursuit.engine.approvals import wait_for_answers
-from pursuit.engine.call_admission import MustWait, Planned
-from pursuit.engine.context import Run, Tools
+from pursuit.engine.call_admission import MustWait, Planned, wait_for_answers
+from pursuit.engine.context import Run
 from pursuit.engine.execute import execute, run_script, running_tasks, warn
 from pursuit.engine.verify import answers_for
 from pursuit.errors import Fault
 from pursuit.proposers.contract import AnswerCall, Blocked, Done, Failed, Turn, Waiting
+from pursuit.upstream.host import UpstreamTools
 
 MAX_MEMORY = 64 * 1024
 REPAIRS = 2
 """How often a bad proposal goes back to its proposer."""
 
 
-def faults_in(state: MissionState, tools: Tools, proposal: Proposal) -> list[Fault]:
+def faults_in(state: MissionState, tools: UpstreamTools, proposal: Proposal) -> list[Fault]:
     """Why a proposal does not fit its mission: its tools, their schemas; only the operator's script needs no leave."""
     faults: list[Fault] = []
     if proposal.script is not None and not state.facts.authored and not state.mission.allow_scripted_strategies:

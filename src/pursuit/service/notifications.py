@@ -30,8 +30,8 @@ from pursuit.config.servers import is_loopback
 from pursuit.config.variables import expand_variables
 from pursuit.core.budgets import budget_use
 from pursuit.core.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, encode
+from pursuit.core.fold import cut_short
 from pursuit.core.history import decoded
-from pursuit.core.listing import cut_short
 from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL, MissionState
 from pursuit.core.tools import CallFailed

@@ -15,14 +15,13 @@ from pursuit.core.approvals import Questions
 from pursuit.core.attempts import AttemptOpened, AttemptState, advance_attempt, decode_attempt, fold_attempt
 from pursuit.core.audit import AUDIT, ControlCalled, Forgotten, decode_audit
 from pursuit.core.events import MissionCreated, ReportWritten, decode
-from pursuit.core.fold import advance
+from pursuit.core.fold import advance, listing_of
 from pursuit.core.gateway_events import (
     GatewayApprovalAsked,
     GatewayClosed,
     GatewayOpened,
     decode_gateway,
 )
-from pursuit.core.listing import listing_of
 from pursuit.core.pins import PINS, ToolsPinned
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TASK_ENDS, TaskCreated, TaskSettled, TaskState, advance_task, decode_task, fold_task

@@ -24,9 +24,8 @@ from pursuit.core.budgets import budget_use
 from pursuit.core.criteria import Check
 from pursuit.core.decision import decide
 from pursuit.core.events import AnyEvent, ApprovalAsked, CallRefused, ScriptEnded
-from pursuit.core.fold import advance
+from pursuit.core.fold import advance, cut_short, due_in, summary_of
 from pursuit.core.history import Call, History, Iteration, decoded
-from pursuit.core.listing import cut_short, due_in, summary_of
 from pursuit.core.mission import FLEET, QUEUE
 from pursuit.core.observe import value_of
 from pursuit.core.report import (

@@ -29,8 +29,7 @@ from pursuit.core.events import (
     OperatorEvent,
     encode,
 )
-from pursuit.core.fold import EXTENDABLE, advance
-from pursuit.core.listing import Listing, listing_of, summary_of
+from pursuit.core.fold import EXTENDABLE, Listing, advance, listing_of, summary_of
 from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
 from pursuit.engine.driver import has_ended

@@ -23,7 +23,7 @@ from pursuit.core.mission import SPAWN, Mission, Proposal
 from pursuit.core.pins import Changes
 from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS, SPAWN_TOOL, CallFailed, Tool, ToolResult
-from pursuit.engine.context import Deadline, Settings, Tools
+from pursuit.engine.context import Deadline, Settings
 from pursuit.engine.models import affordable, offered
 from pursuit.engine.turn import REPAIRS, faults_in, qualified
 from pursuit.errors import (
@@ -51,7 +51,7 @@ from pursuit.proposers.contract import (
 from pursuit.proposers.language import ModelAccess, ModelRequest, NoAnswer, WrappedModel
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.mission_admission import admit
-from pursuit.upstream.host import ToolHost
+from pursuit.upstream.host import ToolHost, UpstreamTools
 from pursuit.upstream.resource_tools import is_resource_tool
 
 MOST_FORESEEN = 200
@@ -304,7 +304,7 @@ class Planner:
         return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
 
 
-async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[str, Any]:
+async def _first(proposer: Proposer, state: MissionState, tools: UpstreamTools) -> dict[str, Any]:
     """What is proposed, mended as often as it would be in a mission."""
     reasons: Sequence[str] = ()
     for _ in range(1 + REPAIRS):
@@ -329,7 +329,7 @@ async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[
     return {"failed": list(reasons)}
 
 
-def _turn(tools: Tools, answer: Turn) -> dict[str, Any]:
+def _turn(tools: UpstreamTools, answer: Turn) -> dict[str, Any]:
     """The calls of a model's first answer; what is wrong with one of them is the reason why it would be refused."""
     calls: list[dict[str, Any]] = []
     for call in answer.calls:
@@ -339,7 +339,7 @@ def _turn(tools: Tools, answer: Turn) -> dict[str, Any]:
     return {"calls": calls, "script": answer.script, "rationale": answer.rationale}
 
 
-def _decision(tools: Tools, name: str, args: Mapping[str, Any]) -> tuple[str, str]:
+def _decision(tools: UpstreamTools, name: str, args: Mapping[str, Any]) -> tuple[str, str]:
     """What policy says of a call."""
     tool = tools.get(name)
     if tool is None:
@@ -348,7 +348,7 @@ def _decision(tools: Tools, name: str, args: Mapping[str, Any]) -> tuple[str, st
     return ruling.decision, ruling.reason
 
 
-def _shown(state: MissionState, tools: Tools, proposal: Proposal) -> dict[str, Any]:
+def _shown(state: MissionState, tools: UpstreamTools, proposal: Proposal) -> dict[str, Any]:
     calls: list[dict[str, Any]] = []
     for call in proposal.tool_calls or ():
         name = qualified(state, call.tool_name) or call.tool_name

@@ -1,4 +1,4 @@
-"""The tools of one mission: a catalogue, the policy and the pool behind the engine's port `Tools`."""
+"""The tools of one mission: a catalogue, the policy and the pool."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LISTINGS = "listings"
 
 @dataclass(slots=True, kw_only=True)
 class UpstreamTools:
-    """Implements the engine's port `Tools`; `asking` says whether policy may ask a person at all.
+    """What the engine calls; `asking` says whether policy may ask a person at all.
 
     The catalogue follows the lists of the servers; `names` are the tools of the mission.
     """

@@ -25,6 +25,7 @@ class AgentProposer(ProposerSettings):
     """
 
     WORKSPACE: ClassVar[bool] = True
+    LEARNS: ClassVar[bool] = True
     CLIENTS: ClassVar[str | None] = NOT_FOR_CLIENTS
     RESERVED: ClassVar[tuple[str, ...]] = (SERVER,)
     CHILDREN: ClassVar[str | None] = 'a child is an agent only where proposer.kind = "best_of" names it'
@@ -69,11 +70,6 @@ class AgentProposer(ProposerSettings):
     def facts(self) -> ProposerFacts:
         """Its turn is a tool of its own."""
         return ProposerFacts(tools=(TURN,))
-
-    @property
-    def learns(self) -> bool:
-        """It is shown lessons."""
-        return True
 
     def starts(self) -> Iterable[StartedProcess]:
         """Its command."""

@@ -30,6 +30,8 @@ class AskedProposer(ProposerSettings):
     With `turn = "agent"` an iteration is a turn of up to `max_requests` requests; with `single` it is one request.
     """
 
+    LEARNS: ClassVar[bool] = True
+
     max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 4_096
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     instructions: Annotated[str, StringConstraints(max_length=8_192)] | None = None
@@ -58,11 +60,6 @@ class AskedProposer(ProposerSettings):
     def result_room(self) -> int:
         """As the mission says."""
         return self.result_tokens
-
-    @property
-    def learns(self) -> bool:
-        """It is shown lessons."""
-        return True
 
     @classmethod
     def upcast(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
