@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -70,13 +71,14 @@ settings.load_profile("any machine")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Plays the tests that are coroutines."""
+    """Plays the tests that are coroutines; only the long ones of `make soak` may take as long as they want."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    from engine_stage import play  # it lies in a folder that was just made known
+    from engine_stage import LONGEST, play  # it lies in a folder that was just made known
 
+    long = pyfuncitem.get_closest_marker("slow") or pyfuncitem.get_closest_marker("soak")
     names = inspect.signature(pyfuncitem.obj).parameters
-    play(partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}))
+    play(partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}), inf if long else LONGEST)
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -58,17 +58,14 @@ BACKENDS = {"sqlite": None, **{f"postgres-{version}": version for version in VER
 every_backend = pytest.mark.parametrize("backend", BACKENDS, indirect=True)
 
 
-def check(backend: Backend, folder: Path, case: Callable[[Ledger], Awaitable[None]]) -> None:
-    """Runs the case on a new ledger, which must still verify afterwards."""
-
-    async def body() -> None:
-        async with opened(backend, folder) as ledger:
-            with anyio.fail_after(GENEROUS):
-                await case(ledger)
-            found = await ledger.verify()
-            assert found.ok, found.faults
-
-    anyio.run(body)
+@asynccontextmanager
+async def check(backend: Backend, folder: Path) -> AsyncIterator[Ledger]:
+    """A new ledger, which must still verify afterwards."""
+    async with opened(backend, folder) as ledger:
+        with anyio.fail_after(GENEROUS):
+            yield ledger
+        found = await ledger.verify()
+        assert found.ok, found.faults
 
 
 @asynccontextmanager

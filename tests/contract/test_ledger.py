@@ -9,12 +9,12 @@ import pytest
 from ledger_backends import Backend, another_process, check, digest, drafts, every_backend, heard, opened, tell
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable
-from pursuit.ledger.contract import ANY, Draft, Ledger
+from pursuit.ledger.contract import ANY, Draft
 
 
 @every_backend
-def test_events_come_back_as_they_went_in(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_events_come_back_as_they_went_in(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         head = await ledger.append("m1", 0, [Draft("a", b"\x00\xff"), Draft("b", b"")])
         events = await ledger.read("m1")
         assert [(event.stream, event.seq, event.type, event.body) for event in events] == [
@@ -27,8 +27,6 @@ def test_events_come_back_as_they_went_in(backend: Backend, tmp_path: Path) -> N
         assert [event.seq for event in await ledger.read("m1", limit=1)] == [1]
         assert await ledger.read("m1", limit=0) == []
         assert await ledger.read("unknown") == []
-
-    check(backend, tmp_path, case)
 
 
 @every_backend
@@ -43,8 +41,8 @@ async def test_events_survive_a_reopening(backend: Backend, tmp_path: Path) -> N
 
 
 @every_backend
-def test_compare_and_set(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_compare_and_set(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         with pytest.raises(Conflict) as missing:
             await ledger.append("m1", 3, drafts(1))
         assert missing.value.details["actual"] == 0
@@ -57,12 +55,10 @@ def test_compare_and_set(backend: Backend, tmp_path: Path) -> None:
         assert (await ledger.append("m1", ANY, drafts(3))).seq == 3
         assert [event.body for event in await ledger.read("m1")] == [b"1", b"2", b"3"]
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_a_conflict_fails_its_own_append_and_not_those_beside_it(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_conflict_fails_its_own_append_and_not_those_beside_it(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         outcomes: dict[int, int | str] = {}
 
         async def append(number: int, stream: str, expected: int) -> None:
@@ -80,12 +76,11 @@ def test_a_conflict_fails_its_own_append_and_not_those_beside_it(backend: Backen
         assert (row.status, row.head.seq) == ("3", 2)
         assert await ledger.row("b") is None
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_one_append_is_contiguous_among_many(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_one_append_is_contiguous_among_many(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
+
         async def append(first: int) -> None:
             for round_ in range(5):
                 await ledger.append("m1", ANY, drafts(*(first + 10 * round_ + step for step in range(3))))
@@ -98,12 +93,10 @@ def test_one_append_is_contiguous_among_many(backend: Backend, tmp_path: Path) -
         assert all(bodies[at + 1] == bodies[at] + 1 for at in range(300) if at % 3 != 2)
         assert [event.seq for event in await ledger.read("m1")] == list(range(1, 301))
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_what_cannot_be_stored_is_refused(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_what_cannot_be_stored_is_refused(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         for name in ("", "A", "../x", "-a", "a" * 129, "a.b", "a\n"):
             for call in (
                 ledger.append(name, ANY, drafts(1)),
@@ -131,12 +124,10 @@ def test_what_cannot_be_stored_is_refused(backend: Backend, tmp_path: Path) -> N
                 await refused
         assert (await ledger.streams()).rows == ()
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_the_row_says_what_the_last_appender_said(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_the_row_says_what_the_last_appender_said(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await ledger.append("t1", 0, drafts(1), kind="task", status="working", summary={"goal": "é"})
         first = await ledger.row("t1")
         head = await ledger.append("t1", 1, drafts(2))
@@ -151,14 +142,13 @@ def test_the_row_says_what_the_last_appender_said(backend: Backend, tmp_path: Pa
         assert last is not None
         assert (last.status, last.summary) == ("completed", {})
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_appends_to_one_stream_that_share_a_commit_leave_the_last_head_and_the_last_word(
+async def test_appends_to_one_stream_that_share_a_commit_leave_the_last_head_and_the_last_word(
     backend: Backend, tmp_path: Path
 ) -> None:
-    async def case(ledger: Ledger) -> None:
+    async with check(backend, tmp_path) as ledger:
+
         async def append(stream: str, number: int, summary: dict[str, int] | None) -> None:
             await ledger.append(stream, ANY, drafts(number), summary=summary)
 
@@ -174,12 +164,10 @@ def test_appends_to_one_stream_that_share_a_commit_leave_the_last_head_and_the_l
             assert row.summary == summary
         assert (await ledger.verify()).ok
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_listing_filters(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_listing_filters(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         for number, (kind, status) in enumerate([("mission", "running"), ("task", "working"), ("mission", "failed")]):
             await ledger.append(f"s{number}", 0, drafts(1), kind=kind, status=status)
         every = (await ledger.streams()).rows
@@ -192,12 +180,10 @@ def test_listing_filters(backend: Backend, tmp_path: Path) -> None:
         assert "s1" in [row.name for row in (await ledger.streams(since=middle)).rows]
         assert "s1" not in [row.name for row in (await ledger.streams(until=middle)).rows]
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_pages_are_stable_while_others_append(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_pages_are_stable_while_others_append(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         names = {f"s{number}" for number in range(25)}
         async with anyio.create_task_group() as tasks:
             for name in sorted(names):
@@ -219,22 +205,18 @@ def test_pages_are_stable_while_others_append(backend: Backend, tmp_path: Path) 
         with pytest.raises(InvalidArgument):
             await ledger.streams(limit=0)
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_long_streams_are_read_whole(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_long_streams_are_read_whole(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await ledger.append("m1", 0, drafts(*range(4100)))
         assert [int(event.body) for event in await ledger.read("m1")] == list(range(4100))
         assert [event.seq for event in await ledger.read("m1", after=10, limit=3000)] == list(range(11, 3011))
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_blobs_are_stored_with_their_events_or_not_at_all(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_blobs_are_stored_with_their_events_or_not_at_all(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await ledger.append("m1", 0, drafts(1), blobs={digest(b"one"): b"one"})
         with pytest.raises(Conflict):
             await ledger.append("m1", 0, drafts(2), blobs={digest(b"two"): b"two"})
@@ -243,13 +225,11 @@ def test_blobs_are_stored_with_their_events_or_not_at_all(backend: Backend, tmp_
         assert await ledger.digests("m1") == [digest(b"one")]
         assert await ledger.digests("unknown") == []
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
 @pytest.mark.damaged_ledger("forgets a stream that has not ended")
-def test_forgetting_keeps_shared_blobs_a_tombstone_and_earlier_roots(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_forgetting_keeps_shared_blobs_a_tombstone_and_earlier_roots(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         mine, ours = b"only mine", b"ours"
         await ledger.append("m1", 0, drafts(1), blobs={digest(mine): mine, digest(ours): ours}, summary={"secret": 1})
         head = await ledger.append("m1", 1, drafts(2))
@@ -277,12 +257,10 @@ def test_forgetting_keeps_shared_blobs_a_tombstone_and_earlier_roots(backend: Ba
         await ledger.forget("m2")
         assert await ledger.blob(digest(ours)) is None
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_a_cancelled_appender_leaves_all_or_nothing_and_harms_nobody(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_cancelled_appender_leaves_all_or_nothing_and_harms_nobody(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         returned: list[str] = []
 
         async def append(stream: str, scope: anyio.CancelScope | None) -> None:
@@ -308,8 +286,6 @@ def test_a_cancelled_appender_leaves_all_or_nothing_and_harms_nobody(backend: Ba
         for stream in ("bystander", "leader", "follower", "late"):
             assert len(await ledger.read(stream)) == (3 if stream in returned else 0)
         assert "late" not in returned
-
-    check(backend, tmp_path, case)
 
 
 @every_backend

@@ -8,7 +8,7 @@ import pytest
 from ledger_backends import Backend, check, every_backend
 
 from pursuit.errors import InvalidArgument
-from pursuit.ledger.contract import ANY, Draft, Ledger
+from pursuit.ledger.contract import ANY, Draft
 
 
 def draft(text: str) -> list[Draft]:
@@ -17,10 +17,10 @@ def draft(text: str) -> list[Draft]:
 
 @every_backend
 @pytest.mark.damaged_ledger("forgets a stream that has not ended")
-def test_a_root_holds_while_the_ledger_grows_and_when_an_ended_stream_is_forgotten(
+async def test_a_root_holds_while_the_ledger_grows_and_when_an_ended_stream_is_forgotten(
     backend: Backend, tmp_path: Path
 ) -> None:
-    async def story(ledger: Ledger) -> None:
+    async with check(backend, tmp_path) as ledger:
         for name in ("a", "b", "c"):
             await ledger.append(name, 0, draft(name))
         root = await ledger.root()
@@ -41,13 +41,11 @@ def test_a_root_holds_while_the_ledger_grows_and_when_an_ended_stream_is_forgott
             with pytest.raises(InvalidArgument):
                 await ledger.verify(expect=nonsense)
 
-    check(backend, tmp_path, story)
-
 
 @every_backend
 @pytest.mark.damaged_ledger("forgets a stream that has not ended")
-def test_a_root_holds_when_a_stream_grows_and_is_then_forgotten(backend: Backend, tmp_path: Path) -> None:
-    async def story(ledger: Ledger) -> None:
+async def test_a_root_holds_when_a_stream_grows_and_is_then_forgotten(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         roots: list[str] = []
         for count in range(3):
             for name in ("a", "b", "c"):
@@ -63,12 +61,10 @@ def test_a_root_holds_when_a_stream_grows_and_is_then_forgotten(backend: Backend
         assert not (await ledger.verify(expect=f"{int(position) + 1}:{hash_}")).ok
         assert not (await ledger.verify(expect=f"{len(roots) + 1}:{hash_}")).ok
 
-    check(backend, tmp_path, story)
-
 
 @every_backend
-def test_a_status_may_change_without_an_event(backend: Backend, tmp_path: Path) -> None:
-    async def story(ledger: Ledger) -> None:
+async def test_a_status_may_change_without_an_event(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         head = await ledger.append("a", 0, draft("one"), status="running", summary={"n": 1})
         assert await ledger.append("a", ANY, [], status="ended") == head
         row = await ledger.row("a")
@@ -78,5 +74,3 @@ def test_a_status_may_change_without_an_event(backend: Backend, tmp_path: Path) 
             await ledger.append("b", ANY, [], status="ended")
         assert await ledger.row("b") is None
         assert (await ledger.verify()).ok
-
-    check(backend, tmp_path, story)

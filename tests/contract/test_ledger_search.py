@@ -48,8 +48,8 @@ async def names(ledger: Ledger, words: str, **named: object) -> list[str]:
 
 @every_backend
 @pytest.mark.guarantee("lessons-are-found")
-def test_a_stream_is_found_by_the_words_of_its_text_in_any_form(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_stream_is_found_by_the_words_of_its_text_in_any_form(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await tell(ledger)
         assert await names(ledger, "latencies") == ["m1"]
         assert await names(ledger, "LOWERING the BASKETS") == ["m1"]
@@ -60,12 +60,10 @@ def test_a_stream_is_found_by_the_words_of_its_text_in_any_form(backend: Backend
         (found,) = await ledger.search("basket")
         assert (found.text, found.row.kind, found.row.head.seq) == (TEXTS["m1"], "mission", 1)
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_the_better_match_is_first_and_of_equal_ones_the_newer(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_the_better_match_is_first_and_of_equal_ones_the_newer(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await tell(ledger)
         assert await names(ledger, "accuracy of a classifier, or search") == ["m3", "m2"]
         ranks = [one.rank for one in await ledger.search("accuracy of a classifier, or search")]
@@ -78,24 +76,20 @@ def test_the_better_match_is_first_and_of_equal_ones_the_newer(backend: Backend,
         assert await names(ledger, "equal", kind="mission") == []
         assert await names(ledger, "equal deploy", kind="task") == ["t2", "t1"]
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_words_that_say_nothing_are_not_looked_for(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_words_that_say_nothing_are_not_looked_for(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await tell(ledger)
         for words in ("", "   ", "the of a", "The UNDER with", "x y z", "?!", "__"):
             assert await names(ledger, words) == []
         with pytest.raises(InvalidArgument):
             await ledger.search("deploy", limit=0)
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_a_later_text_replaces_the_one_before(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_later_text_replaces_the_one_before(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await tell(ledger)
         await ledger.append("m1", 1, [], text="Now about rockets")
         assert await names(ledger, "latency basket") == []
@@ -103,12 +97,10 @@ def test_a_later_text_replaces_the_one_before(backend: Backend, tmp_path: Path) 
         await ledger.append("m1", 1, drafts(2), status="completed")
         assert await names(ledger, "rocket") == ["m1"], "an append without a text leaves it"
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_a_text_is_stored_with_its_events_or_not_at_all(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_text_is_stored_with_its_events_or_not_at_all(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await tell(ledger)
         with pytest.raises(Conflict):
             await ledger.append("m1", 7, drafts(2), text="Lost for ever")
@@ -117,8 +109,6 @@ def test_a_text_is_stored_with_its_events_or_not_at_all(backend: Backend, tmp_pa
         with pytest.raises(InvalidArgument):
             await ledger.append("new", 0, [], text="a stream cannot begin with a text")
         assert await names(ledger, "lost pair begin") == []
-
-    check(backend, tmp_path, case)
 
 
 @every_backend

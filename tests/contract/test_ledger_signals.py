@@ -17,8 +17,8 @@ from pursuit.ledger.contract import ANY, Ledger
 
 
 @every_backend
-def test_a_bell_rings_for_others_and_not_for_its_own(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_bell_rings_for_others_and_not_for_its_own(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         with ledger.bell("m1") as bell, ledger.bell("m1") as other, ledger.bell() as any_stream:
             await ledger.append("m1", 0, drafts(1), by=bell)
             await other.wait()
@@ -34,12 +34,10 @@ def test_a_bell_rings_for_others_and_not_for_its_own(backend: Backend, tmp_path:
                 await other.wait()
             assert silence.cancelled_caught
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_a_bell_keeps_what_it_heard_before_the_wait(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_bell_keeps_what_it_heard_before_the_wait(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         await ledger.append("m1", 0, drafts(1))
         with ledger.bell("m1") as bell:
             with anyio.move_on_after(0.1) as silence:
@@ -48,11 +46,9 @@ def test_a_bell_keeps_what_it_heard_before_the_wait(backend: Backend, tmp_path: 
             await ledger.append("m1", 1, drafts(2))
             await bell.wait()
 
-    check(backend, tmp_path, case)
-
 
 @every_backend
-def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_path: Path) -> None:
+async def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_path: Path) -> None:
     child = "while told():\n    await ledger.append('m1', ANY, [Draft('far', b'1')])\n    say('appended')"
 
     async def body(folder: Path) -> float:
@@ -83,7 +79,7 @@ def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_path: Pat
 
     # The promise is 250 ms; the machine that runs the tests may be busy.
     for number, watch in enumerate(promptly(2)):
-        watch.took = anyio.run(body, tmp_path / str(number))
+        watch.took = await body(tmp_path / str(number))
 
 
 @every_backend
@@ -131,8 +127,8 @@ async def test_watch_gives_every_event_once_and_in_order_across_processes(backen
 
 
 @every_backend
-def test_a_claim_has_one_holder(backend: Backend, tmp_path: Path) -> None:
-    async def case(ledger: Ledger) -> None:
+async def test_a_claim_has_one_holder(backend: Backend, tmp_path: Path) -> None:
+    async with check(backend, tmp_path) as ledger:
         first = await ledger.claim("m1")
         assert first is not None
         assert await ledger.claim("m1") is None
@@ -145,8 +141,6 @@ def test_a_claim_has_one_holder(backend: Backend, tmp_path: Path) -> None:
         assert await ledger.claim("m1") is None
         await second.release()
         await other.release()
-
-    check(backend, tmp_path, case)
 
 
 @every_backend

@@ -14,7 +14,7 @@ from typing import Any, LiteralString, cast
 import anyio
 import psycopg
 import pytest
-from engine_stage import Gate, events_of, mission, outcomes, play, proposal, repeat, replay, until
+from engine_stage import Gate, events_of, mission, outcomes, proposal, repeat, replay, until
 from fleet_stage import child, measure, parent
 from postgres_server import NewDatabase
 
@@ -262,7 +262,7 @@ async def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the
         assert sorted(two.jobs) == ["on gpu", "order"]
 
 
-def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
+async def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
     new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -273,34 +273,30 @@ def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement(
         return await plain(self, query, *args, **more)
 
     monkeypatch.setattr(psycopg.AsyncRawCursor, "execute", counted)
-
-    async def scene() -> None:
-        address = new_database()
-        async with queue(address) as placement, anyio.create_task_group() as tasks:
-            one = Recorder()
-            tasks.start_soon(placement.run, one, 1)
-            while not (await placement.health()).workers:
-                await anyio.sleep(0.01)
-            with psycopg.connect(address, autocommit=True) as connection:
-                connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            async with queue(address) as other:
-                await other.enqueue("after", ANY_QUEUE)
-            while "after" not in one.jobs:
-                await anyio.sleep(0.01)
-            while (await placement.health()).running:
-                await anyio.sleep(0.01)
-            asked.clear()
-            while sum("SELECT entrypoint" in query for query in asked) < 10:
-                await anyio.sleep(0.01)
-            # Now and then it says that it is there, and asks whether it hears of jobs.
-            rare = ("SELECT entrypoint", "INSERT INTO pursuit_queue.workers", "pg_notify")
-            assert [query for query in asked if not any(one in query for one in rare)] == []
-            one.stopping.set()
-
-    play(scene)
+    address = new_database()
+    async with queue(address) as placement, anyio.create_task_group() as tasks:
+        one = Recorder()
+        tasks.start_soon(placement.run, one, 1)
+        while not (await placement.health()).workers:
+            await anyio.sleep(0.01)
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        async with queue(address) as other:
+            await other.enqueue("after", ANY_QUEUE)
+        while "after" not in one.jobs:
+            await anyio.sleep(0.01)
+        while (await placement.health()).running:
+            await anyio.sleep(0.01)
+        asked.clear()
+        while sum("SELECT entrypoint" in query for query in asked) < 10:
+            await anyio.sleep(0.01)
+        # Now and then it says that it is there, and asks whether it hears of jobs.
+        rare = ("SELECT entrypoint", "INSERT INTO pursuit_queue.workers", "pg_notify")
+        assert [query for query in asked if not any(one in query for one in rare)] == []
+        one.stopping.set()
 
 
 async def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_database: NewDatabase) -> None:
@@ -321,7 +317,7 @@ async def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_d
     await placement.close()
 
 
-def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_database: NewDatabase) -> None:
+async def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_database: NewDatabase) -> None:
     address, role = new_database(), f"runner_{os.getpid()}"
     limited = address.replace("pursuit@", f"{role}@")
     with psycopg.connect(address, autocommit=True) as connection:
@@ -339,7 +335,7 @@ def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new_datab
                     assert one.jobs == ["a"]
 
             migrate_up(address, role)
-            play(scene)
+            await scene()
         finally:
             connection.execute(cast("LiteralString", f"DROP OWNED BY {role}"))
             connection.execute(cast("LiteralString", f"DROP ROLE {role}"))
@@ -495,7 +491,7 @@ async def test_a_worker_that_drains_waits_for_a_call_that_became_a_task(new_data
         assert [event.outcome for event in await events_of(two, name, CallSettled)] == ["ok"]
 
 
-def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_for_a_task(
+async def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_for_a_task(
     new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, asked = Gate(), list[tuple[PostgresLedger, str]]()
@@ -511,18 +507,14 @@ def test_a_look_for_lost_jobs_reads_nothing_for_each_mission_that_waits_for_a_ta
         return await plain(self, name)
 
     monkeypatch.setattr(PostgresLedger, "row", row)
-
-    async def scene() -> None:
-        address = new_database()
-        async with runtime(address, train) as here, runtime(address) as looking, working(here):
-            name = await start(here, proposer=repeat("train"), budget=Budget(max_iterations=1))
-            await until(here, name, lambda state: state.waiting_for == "task")
-            assert await looking.runner.interrupted(background=True) == []
-            assert looking.runner.ledger not in [ledger for ledger, _name in asked]
-            gate.release.set()
-            await until(here, name, ended)
-
-    play(scene)
+    address = new_database()
+    async with runtime(address, train) as here, runtime(address) as looking, working(here):
+        name = await start(here, proposer=repeat("train"), budget=Budget(max_iterations=1))
+        await until(here, name, lambda state: state.waiting_for == "task")
+        assert await looking.runner.interrupted(background=True) == []
+        assert looking.runner.ledger not in [ledger for ledger, _name in asked]
+        gate.release.set()
+        await until(here, name, ended)
 
 
 async def test_an_order_drains_a_worker(new_database: NewDatabase) -> None:
@@ -581,7 +573,7 @@ async def test_a_background_run_of_a_server_is_left_to_workers_where_there_are_a
 
 
 @pytest.mark.guarantee("commands-stay-on-their-machine")
-def test_a_command_of_a_machine_that_is_gone_is_waited_for_and_never_run_again(
+async def test_a_command_of_a_machine_that_is_gone_is_waited_for_and_never_run_again(
     new_database: NewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, marks, machines = new_database(), tmp_path / "marks", ["a"]
@@ -605,26 +597,23 @@ machine_wait = 1.5
         machines.append(name)
         return Runtime(state=locate_state(address, None), config=load_configuration(toml))
 
-    async def scene() -> None:
-        async with machine("a") as one, working(one, "one") as worker:
-            wanted = mission(proposer=repeat("commands.mark"), tool_allowlist=["commands.mark"])
-            name = (await one.runner.start(wanted)).session_id
-            assert await one.runner.place(name)
-            await until(one, name, lambda state: state.waiting_for == "task")
-            while not marks.exists():
-                await anyio.sleep(0.01)
-            worker.stop()
-        async with machine("b") as two, working(two, "two"):
-            said = (await two.runner.status(name))["placement"]
-            assert said.endswith("which runs on a: no worker is live there")
-            await two.tasks.maintain()
-            await until(two, name, ended)
-            (settled,) = await events_of(two, name, CallSettled)
-            assert settled.outcome == "unknown"
-            assert "it ran on a, which has not been heard of for 1.5 s" in str(settled.error)
-        assert marks.read_text() == "mark\n"
-
-    play(scene)
+    async with machine("a") as one, working(one, "one") as worker:
+        wanted = mission(proposer=repeat("commands.mark"), tool_allowlist=["commands.mark"])
+        name = (await one.runner.start(wanted)).session_id
+        assert await one.runner.place(name)
+        await until(one, name, lambda state: state.waiting_for == "task")
+        while not marks.exists():
+            await anyio.sleep(0.01)
+        worker.stop()
+    async with machine("b") as two, working(two, "two"):
+        said = (await two.runner.status(name))["placement"]
+        assert said.endswith("which runs on a: no worker is live there")
+        await two.tasks.maintain()
+        await until(two, name, ended)
+        (settled,) = await events_of(two, name, CallSettled)
+        assert settled.outcome == "unknown"
+        assert "it ran on a, which has not been heard of for 1.5 s" in str(settled.error)
+    assert marks.read_text() == "mark\n"
 
 
 async def test_a_worker_needs_a_ledger_that_machines_share(tmp_path: Path) -> None:

@@ -33,52 +33,48 @@ async def opened(address: str, **named: float) -> AsyncIterator[PostgresLedger]:
 
 
 @pytest.mark.guarantee("old-drivers-are-fenced")
-def test_a_holder_that_does_not_renew_in_time_is_fenced(new_database: NewDatabase) -> None:
-    async def story(address: str) -> None:
-        async with opened(address, lease=0.3) as slow, opened(address, lease=30) as next_:
-            first = await slow.claim("m1")
-            assert first is not None
-            await slow.append("m1", 0, drafts(1), claim=first)
+async def test_a_holder_that_does_not_renew_in_time_is_fenced(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with opened(address, lease=0.3) as slow, opened(address, lease=30) as next_:
+        first = await slow.claim("m1")
+        assert first is not None
+        await slow.append("m1", 0, drafts(1), claim=first)
+        assert await next_.claim("m1") is None
+        renewed = anyio.current_time() + 0.6
+        while anyio.current_time() < renewed:  # it is renewed meanwhile, so nobody gets it
             assert await next_.claim("m1") is None
-            renewed = anyio.current_time() + 0.6
-            while anyio.current_time() < renewed:  # it is renewed meanwhile, so nobody gets it
-                assert await next_.claim("m1") is None
-                await anyio.sleep(0.05)
-            await slow._leases.close()  # it stands still from here on: nothing renews
-            with anyio.fail_after(GENEROUS):
-                while (second := await next_.claim("m1")) is None:
-                    await anyio.sleep(0.02)
-            assert second.epoch > first.epoch
-            assert first.expired
-            with pytest.raises(Fenced, match="lost its lease"):
-                await slow.append("m1", 1, drafts(2), claim=first)
-            with pytest.raises(Fenced):
-                await slow.append("m1", ANY, drafts(2), claim=first)
-            with pytest.raises(Fenced):
-                await first.confirm()
-            assert first.lost.is_set()
-            await first.release()
-            assert await slow.claim("m1") is None, "the release of an old holder frees nothing"
-            assert (await next_.append("m1", 1, drafts(3), claim=second)).seq == 2
-            await next_.append("m1", ANY, drafts(4))
-
-    anyio.run(story, new_database())
+            await anyio.sleep(0.05)
+        await slow._leases.close()  # it stands still from here on: nothing renews
+        with anyio.fail_after(GENEROUS):
+            while (second := await next_.claim("m1")) is None:
+                await anyio.sleep(0.02)
+        assert second.epoch > first.epoch
+        assert first.expired
+        with pytest.raises(Fenced, match="lost its lease"):
+            await slow.append("m1", 1, drafts(2), claim=first)
+        with pytest.raises(Fenced):
+            await slow.append("m1", ANY, drafts(2), claim=first)
+        with pytest.raises(Fenced):
+            await first.confirm()
+        assert first.lost.is_set()
+        await first.release()
+        assert await slow.claim("m1") is None, "the release of an old holder frees nothing"
+        assert (await next_.append("m1", 1, drafts(3), claim=second)).seq == 2
+        await next_.append("m1", ANY, drafts(4))
 
 
-def test_a_lease_is_lost_when_the_database_cannot_be_reached(new_database: NewDatabase) -> None:
-    async def story(address: str) -> None:
-        async with Proxy.before(address) as proxy, opened(proxy.address, lease=0.3, patience=0.3) as ledger:
-            claim = await ledger.claim("m1")
-            assert claim is not None
-            proxy.swallow = True
-            with anyio.fail_after(GENEROUS):
-                await claim.lost.wait()
-            with pytest.raises(Fenced):
-                await claim.confirm()
-            with pytest.raises(LedgerUnavailable):
-                await ledger.append("m1", 0, drafts(1), claim=claim)
-
-    anyio.run(story, new_database())
+async def test_a_lease_is_lost_when_the_database_cannot_be_reached(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with Proxy.before(address) as proxy, opened(proxy.address, lease=0.3, patience=0.3) as ledger:
+        claim = await ledger.claim("m1")
+        assert claim is not None
+        proxy.swallow = True
+        with anyio.fail_after(GENEROUS):
+            await claim.lost.wait()
+        with pytest.raises(Fenced):
+            await claim.confirm()
+        with pytest.raises(LedgerUnavailable):
+            await ledger.append("m1", 0, drafts(1), claim=claim)
 
 
 class Proxy:
@@ -154,109 +150,99 @@ class Proxy:
 
 @pytest.mark.guarantee("appends-in-doubt-are-settled")
 @pytest.mark.parametrize("fault", ["before", "after", "late"])
-def test_an_append_whose_connection_breaks_is_stored_once(new_database: NewDatabase, fault: str) -> None:
-    async def story(address: str) -> None:
-        async with Proxy.before(address) as proxy, opened(proxy.address) as ledger:
-            await ledger.append("m1", 0, drafts(1))
-            proxy.fault = fault
-            with anyio.fail_after(GENEROUS):
-                head = await ledger.append("m1", ANY, drafts(2))
-                assert head.seq == 2
-                if fault == "late":  # the lost statement arrives after the one that was sent again
-                    proxy.go_late.set()
-                    while not proxy.stored:
-                        await anyio.sleep(0.01)
-                assert (await ledger.append("m1", 2, drafts(3))).seq == 3
-            events = await ledger.read("m1")
-            assert [event.body for event in events] == [b"1", b"2", b"3"]
-            assert head == Head(2, events[1].hash)
-            assert (await ledger.verify()).ok
-
-    anyio.run(story, new_database())
+async def test_an_append_whose_connection_breaks_is_stored_once(new_database: NewDatabase, fault: str) -> None:
+    address = new_database()
+    async with Proxy.before(address) as proxy, opened(proxy.address) as ledger:
+        await ledger.append("m1", 0, drafts(1))
+        proxy.fault = fault
+        with anyio.fail_after(GENEROUS):
+            head = await ledger.append("m1", ANY, drafts(2))
+            assert head.seq == 2
+            if fault == "late":  # the lost statement arrives after the one that was sent again
+                proxy.go_late.set()
+                while not proxy.stored:
+                    await anyio.sleep(0.01)
+            assert (await ledger.append("m1", 2, drafts(3))).seq == 3
+        events = await ledger.read("m1")
+        assert [event.body for event in events] == [b"1", b"2", b"3"]
+        assert head == Head(2, events[1].hash)
+        assert (await ledger.verify()).ok
 
 
-def test_a_server_that_never_answers_fails_the_append_and_says_that_its_outcome_is_unknown(
+async def test_a_server_that_never_answers_fails_the_append_and_says_that_its_outcome_is_unknown(
     new_database: NewDatabase,
 ) -> None:
-    async def story(address: str) -> None:
-        async with Proxy.before(address) as proxy, opened(proxy.address, patience=0.2) as ledger:
+    address = new_database()
+    async with Proxy.before(address) as proxy, opened(proxy.address, patience=0.2) as ledger:
+        await ledger.append("m1", 0, drafts(1))
+        proxy.swallow = True
+        with anyio.fail_after(GENEROUS):
+            with pytest.raises(LedgerUnavailable, match="not known whether it was stored"):
+                await ledger.append("m1", 1, drafts(2))
+            with pytest.raises(LedgerUnavailable):
+                await ledger.read("m1")
+
+
+async def test_connections_that_the_server_ends_are_opened_again(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with opened(address) as ledger, opened(address) as other:
+        with ledger.bell("m1") as bell, anyio.fail_after(GENEROUS):
+            for number in range(30):
+                if number % 10 == 5:
+                    with psycopg.connect(address, autocommit=True) as connection:
+                        connection.execute(
+                            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                        )
+                await ledger.append("m1", number, drafts(number), by=bell)
+            await other.append("m1", ANY, drafts(30))
+            await bell.wait()
+        assert [int(event.body) for event in await ledger.read("m1")] == list(range(31))
+
+
+async def test_behind_a_pooler_bells_ring_by_looking(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with Proxy.before(address) as proxy, opened(address) as other:
+        proxy.pooler = True
+        async with opened(proxy.address) as ledger:
             await ledger.append("m1", 0, drafts(1))
-            proxy.swallow = True
-            with anyio.fail_after(GENEROUS):
-                with pytest.raises(LedgerUnavailable, match="not known whether it was stored"):
-                    await ledger.append("m1", 1, drafts(2))
-                with pytest.raises(LedgerUnavailable):
-                    await ledger.read("m1")
-
-    anyio.run(story, new_database())
-
-
-def test_connections_that_the_server_ends_are_opened_again(new_database: NewDatabase) -> None:
-    async def story(address: str) -> None:
-        async with opened(address) as ledger, opened(address) as other:
             with ledger.bell("m1") as bell, anyio.fail_after(GENEROUS):
-                for number in range(30):
-                    if number % 10 == 5:
-                        with psycopg.connect(address, autocommit=True) as connection:
-                            connection.execute(
-                                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                            )
-                    await ledger.append("m1", number, drafts(number), by=bell)
-                await other.append("m1", ANY, drafts(30))
+                await other.append("m1", 1, drafts(2))
                 await bell.wait()
-            assert [int(event.body) for event in await ledger.read("m1")] == list(range(31))
-
-    anyio.run(story, new_database())
-
-
-def test_behind_a_pooler_bells_ring_by_looking(new_database: NewDatabase) -> None:
-    async def story(address: str) -> None:
-        async with Proxy.before(address) as proxy, opened(address) as other:
-            proxy.pooler = True
-            async with opened(proxy.address) as ledger:
-                await ledger.append("m1", 0, drafts(1))
-                with ledger.bell("m1") as bell, anyio.fail_after(GENEROUS):
-                    await other.append("m1", 1, drafts(2))
-                    await bell.wait()
-                assert ledger.pooled
-                assert len(await ledger.read("m1")) == 2
-
-    anyio.run(story, new_database())
+            assert ledger.pooled
+            assert len(await ledger.read("m1")) == 2
 
 
-def test_an_idle_process_asks_little(new_database: NewDatabase) -> None:
-    async def story(address: str) -> None:
-        async with opened(address) as ledger:
+async def test_an_idle_process_asks_little(new_database: NewDatabase) -> None:
+    address = new_database()
+    async with opened(address) as ledger:
+        for number in range(20):
+            await ledger.append(f"m{number}", 0, drafts(1))
+        asked: list[str] = []
+        ask = ledger._reader.ask
+
+        async def counted(query: str, *rest: object, **named: object) -> list[object]:
+            asked.append(query)
+            return await ask(query, *rest, **named)  # pyright: ignore[reportArgumentType]
+
+        claims = [await ledger.claim(f"m{number}") for number in range(20)]
+        async with anyio.create_task_group() as tasks:
             for number in range(20):
-                await ledger.append(f"m{number}", 0, drafts(1))
-            asked: list[str] = []
-            ask = ledger._reader.ask
 
-            async def counted(query: str, *rest: object, **named: object) -> list[object]:
-                asked.append(query)
-                return await ask(query, *rest, **named)  # pyright: ignore[reportArgumentType]
+                async def wait(name: str) -> None:
+                    with ledger.bell(name) as bell:
+                        await bell.wait()
 
-            claims = [await ledger.claim(f"m{number}") for number in range(20)]
-            async with anyio.create_task_group() as tasks:
-                for number in range(20):
-
-                    async def wait(name: str) -> None:
-                        with ledger.bell(name) as bell:
-                            await bell.wait()
-
-                    tasks.start_soon(wait, f"m{number}")
-                await anyio.sleep(0.3)  # all are waiting
-                ledger._reader.ask = counted  # pyright: ignore[reportAttributeAccessIssue]
-                await anyio.sleep(1.2)
-                tasks.cancel_scope.cancel()
-            assert len(asked) <= 2, asked
-            assert all(claims)
-
-    anyio.run(story, new_database())
+                tasks.start_soon(wait, f"m{number}")
+            await anyio.sleep(0.3)  # all are waiting
+            ledger._reader.ask = counted  # pyright: ignore[reportAttributeAccessIssue]
+            await anyio.sleep(1.2)
+            tasks.cancel_scope.cancel()
+        assert len(asked) <= 2, asked
+        assert all(claims)
 
 
-def test_the_runtime_role_can_append_and_change_nothing(new_database: NewDatabase) -> None:
+async def test_the_runtime_role_can_append_and_change_nothing(new_database: NewDatabase) -> None:
     address = new_database()
     role = f"runtime_{os.getpid()}"
     with psycopg.connect(address, autocommit=True) as owner:
@@ -274,7 +260,7 @@ def test_the_runtime_role_can_append_and_change_nothing(new_database: NewDatabas
                 assert [one.row.name for one in await ledger.search("words")] == ["m1"]
                 assert (await ledger.verify()).ok
 
-        anyio.run(story)
+        await story()
         with psycopg.connect(runtime, autocommit=True) as connection:
             for statement in (
                 "UPDATE pursuit.events SET body = ''",
@@ -322,16 +308,14 @@ def test_a_schema_is_made_once_and_a_newer_one_is_refused(new_database: NewDatab
     assert "secret" not in str(refused.value)
 
 
-def test_a_changed_event_is_found(new_database: NewDatabase, tmp_path: Path) -> None:
-    async def story(address: str) -> None:
-        async with opened(address) as ledger:
-            await ledger.append("m1", 0, drafts(1, 2))
-            root = await ledger.root()
-            with psycopg.connect(address, autocommit=True) as connection:
-                connection.execute("ALTER TABLE pursuit.events DISABLE TRIGGER append_only")
-                connection.execute("UPDATE pursuit.events SET body = 'other' WHERE seq = 2")
-            found = await ledger.verify(expect=root)
-            assert any("does not match its hash" in fault for fault in found.faults)
-            assert any("triggers" in fault for fault in found.faults)
-
-    anyio.run(story, new_database())
+async def test_a_changed_event_is_found(new_database: NewDatabase, tmp_path: Path) -> None:
+    address = new_database()
+    async with opened(address) as ledger:
+        await ledger.append("m1", 0, drafts(1, 2))
+        root = await ledger.root()
+        with psycopg.connect(address, autocommit=True) as connection:
+            connection.execute("ALTER TABLE pursuit.events DISABLE TRIGGER append_only")
+            connection.execute("UPDATE pursuit.events SET body = 'other' WHERE seq = 2")
+        found = await ledger.verify(expect=root)
+        assert any("does not match its hash" in fault for fault in found.faults)
+        assert any("triggers" in fault for fault in found.faults)

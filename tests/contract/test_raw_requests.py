@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -39,11 +39,10 @@ ODD = {
     "resultType": "complete",
 }
 SETTINGS = ClientSettings()
-Main = Callable[[McpUpstream, RawServer], Awaitable[Any]]
 
 
 @asynccontextmanager
-async def talking(way: str, settings: ClientSettings) -> Any:
+async def talking(way: str, settings: ClientSettings = SETTINGS) -> Any:
     server = RawServer(modern=way == "http-2026")
     async with anyio.create_task_group() as tasks, server.serving() as url:
         args = ("-S", str(SERVERS / "faulty.py"))
@@ -56,48 +55,33 @@ async def talking(way: str, settings: ClientSettings) -> Any:
         await upstream.aclose()
 
 
-def run(way: str, main: Main, settings: ClientSettings = SETTINGS) -> Any:
-    async def bounded() -> Any:
-        with anyio.fail_after(120):
-            async with talking(way, settings) as (upstream, server):
-                return await main(upstream, server)
-
-    return anyio.run(bounded)
-
-
 async def call(talk: Any, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     return await talk.request("tools/call", {"name": tool, "arguments": dict(arguments or {})}, **more)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_result_is_upstreams_json_untouched(way: str) -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> Any:
-        return await call(upstream, "raw", {"result": ODD})
-
-    result = run(way, main)
+async def test_a_result_is_upstreams_json_untouched(way: str) -> None:
+    async with talking(way) as (upstream, _server):
+        result = await call(upstream, "raw", {"result": ODD})
     assert result == ODD
     assert list(result) == list(ODD)
     assert isinstance(result["structuredContent"]["float"], float)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_error_is_upstreams_own(way: str) -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> UpstreamError:
+async def test_an_error_is_upstreams_own(way: str) -> None:
+    async with talking(way) as (upstream, _server):
         error = {"code": -31999, "message": "no ü", "data": {"null": None, "list": [1]}}
         with pytest.raises(UpstreamError) as caught:
             await call(upstream, "raw", {"error": error})
-        return caught.value
-
-    error = run(way, main)
+        error = caught.value
     assert (error.code, error.message, error.data) == (-31999, "no ü", {"null": None, "list": [1]})
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_the_server_says_about_itself_is_exposed(way: str) -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> Any:
-        return await upstream.about()
-
-    about = run(way, main)
+async def test_what_the_server_says_about_itself_is_exposed(way: str) -> None:
+    async with talking(way) as (upstream, _server):
+        about = await upstream.about()
     assert about.capabilities["x-own"] == {"deep": [None]}
     assert about.protocol_version == ("2026-07-28" if way == "http-2026" else "2025-11-25")
     if way != "http-2026":
@@ -106,8 +90,8 @@ def test_what_the_server_says_about_itself_is_exposed(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_lists_hold_every_page_and_an_unknown_one_is_empty(way: str) -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+async def test_lists_hold_every_page_and_an_unknown_one_is_empty(way: str) -> None:
+    async with talking(way) as (upstream, _server):
         assert await upstream.entries("resourceTemplates") == []
         assert await upstream.entries("prompts") == []
         if way == "stdio":
@@ -116,17 +100,14 @@ def test_lists_hold_every_page_and_an_unknown_one_is_empty(way: str) -> None:
         else:
             assert (await upstream.entries("tools"))[1] == {"name": "ok", "inputSchema": {}, "x-odd": None}
 
-    run(way, main)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_progress_comes_raw_in_order_and_before_the_result(way: str) -> None:
+async def test_progress_comes_raw_in_order_and_before_the_result(way: str) -> None:
     steps = [
         {"method": "notifications/progress", "params": {"progress": n, "x-kept": None, "_meta": {"n": n}}}
         for n in range(50)
     ]
-
-    async def main(upstream: McpUpstream, _server: RawServer) -> list[Any]:
+    async with talking(way) as (upstream, _server):
         seen: list[Any] = []
 
         async def on_notify(method: str, params: Mapping[str, Any]) -> None:
@@ -134,32 +115,30 @@ def test_progress_comes_raw_in_order_and_before_the_result(way: str) -> None:
             seen.append((method, params["progress"], params["x-kept"], params["_meta"]))
 
         await call(upstream, "tell", {"messages": steps}, on_notify=on_notify)
-        return list(seen)
-
-    assert run(way, main) == [("notifications/progress", n, None, {"n": n}) for n in range(50)]
+        found = list(seen)
+    assert found == [("notifications/progress", n, None, {"n": n}) for n in range(50)]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_listener_that_fails_costs_no_call(way: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> Any:
+async def test_a_listener_that_fails_costs_no_call(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with talking(way) as (upstream, _server):
+
         async def on_notify(_method: str, _params: Mapping[str, Any]) -> None:
             raise ValueError("a bug")
 
         messages = [{"method": "notifications/progress", "params": {"progress": 1}}]
-        return await call(upstream, "tell", {"messages": messages}, on_notify=on_notify)
-
-    assert "content" in run(way, main)
+        found = await call(upstream, "tell", {"messages": messages}, on_notify=on_notify)
+    assert "content" in found
     assert "a notification handler failed" in caplog.text
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_logs_and_updates_reach_whoever_listens(way: str) -> None:
+async def test_logs_and_updates_reach_whoever_listens(way: str) -> None:
     told = [
         {"method": "notifications/message", "params": {"level": "info", "data": {"x": None}}},
         {"method": "notifications/resources/updated", "params": {"uri": "x://1"}},
     ]
-
-    async def main(upstream: McpUpstream, _server: RawServer) -> tuple[list[Any], list[Any]]:
+    async with talking(way) as (upstream, _server):
         outside: list[Any] = []
         inside: list[Any] = []
         stop = upstream.listen(lambda method, params: outside.append({"method": method, "params": params}))
@@ -170,17 +149,15 @@ def test_logs_and_updates_reach_whoever_listens(way: str) -> None:
         await call(upstream, "tell", {"messages": told}, on_notify=on_notify)
         stop()
         await call(upstream, "tell", {"messages": told})
-        return inside, outside
-
-    inside, outside = run(way, main)
     # Over HTTP a log entry comes on the stream of the call that it belongs to; on stdio nothing says so.
     assert inside == ([] if way == "stdio" else told[:1])
     assert outside == (told if way == "stdio" else told[1:])
 
 
 @pytest.mark.parametrize("way", LEGACY)
-def test_every_question_of_the_server_gets_an_answer_or_a_proper_error(way: str) -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+async def test_every_question_of_the_server_gets_an_answer_or_a_proper_error(way: str) -> None:
+    async with talking(way) as (upstream, _server):
+
         async def asked(talk: Any, method: str) -> Any:
             answer = await call(talk, "ask", {"method": method, "params": {"x": None}})
             return answer.get("replied") or answer["structuredContent"]
@@ -190,12 +167,11 @@ def test_every_question_of_the_server_gets_an_answer_or_a_proper_error(way: str)
         for method in ("sampling/createMessage", "elicitation/create", "x/unknown"):
             assert (await asked(upstream, method))["error"]["code"] == -32601
 
-    run(way, main)
-
 
 @pytest.mark.parametrize("way", LEGACY)
-def test_a_lease_declares_more_and_its_holder_answers(way: str) -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_a_lease_declares_more_and_its_holder_answers(way: str) -> None:
+    async with talking(way) as (upstream, server):
+
         async def answer(who: str, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
             if params.get("no"):
                 raise UpstreamError(-1, "declined", {"null": None})
@@ -216,11 +192,9 @@ def test_a_lease_declares_more_and_its_holder_answers(way: str) -> None:
             declared = [one.body["params"]["capabilities"] for one in server.requests if one.method == "initialize"]
             assert declared == [{}, {"sampling": {"tools": {}}}]
 
-    run(way, main)
 
-
-def test_in_the_new_era_a_lease_is_the_shared_connection_that_says_more() -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_in_the_new_era_a_lease_is_the_shared_connection_that_says_more() -> None:
+    async with talking("http-2026") as (upstream, server):
         await call(upstream, "ok")
         async with upstream.lease(ClientFeatures(capabilities={"elicitation": {"form": {}}})) as talk:
             await call(talk, "ok")
@@ -230,11 +204,9 @@ def test_in_the_new_era_a_lease_is_the_shared_connection_that_says_more() -> Non
         assert calls == [{}, {"elicitation": {"form": {}}}, {}]
         assert sum(one.method == "server/discover" for one in server.requests) == 1
 
-    run("http-2026", main)
 
-
-def test_two_leases_at_once_are_two_processes() -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+async def test_two_leases_at_once_are_two_processes() -> None:
+    async with talking("stdio") as (upstream, _server):
         pids: set[str] = set()
 
         async def pid(talk: Any) -> None:
@@ -249,11 +221,9 @@ def test_two_leases_at_once_are_two_processes() -> None:
             await pid(again)
         assert len(pids) == 3
 
-    run("stdio", main)
 
-
-def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+async def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> None:
+    async with talking("stdio") as (upstream, _server):
         side = ClientFeatures(capabilities={"sampling": {}})
         pids: list[str] = []
         mark = tmp_path / "mark"
@@ -267,19 +237,15 @@ def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> No
                     calls.cancel_scope.cancel()
         assert pids[0] != pids[1] == pids[2]
 
-    run("stdio", main)
 
-
-def test_an_idle_lease_ends_after_a_while() -> None:
-    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+async def test_an_idle_lease_ends_after_a_while() -> None:
+    async with talking("stdio", ClientSettings(idle_seconds=0.1)) as (upstream, _server):
         side = ClientFeatures(capabilities={"sampling": {}})
         for _ in range(2):
             async with upstream.lease(side) as talk:
                 pid = int((await call(talk, "ok"))["content"][0]["text"])
             while psutil.pid_exists(pid):
                 await anyio.sleep(0.02)
-
-    run("stdio", main, ClientSettings(idle_seconds=0.1))
 
 
 async def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
@@ -302,13 +268,11 @@ async def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
         assert [tool.name for tool in await upstream.tools()] == ["grow", "more"]
 
 
-def test_what_a_client_said_about_itself_is_not_handed_on() -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> Any:
+async def test_what_a_client_said_about_itself_is_not_handed_on() -> None:
+    async with talking("http-2026") as (upstream, server):
         meta = {"progressToken": 7, "io.modelcontextprotocol/clientInfo": {"name": "evil"}, "com.example/x": None}
         await upstream.request("tools/call", {"name": "ok", "_meta": meta})
-        return server.requests[-1].body["params"]
-
-    params = run("http-2026", main)
+        params = server.requests[-1].body["params"]
     assert "progressToken" not in params["_meta"]
     assert params["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] == "pursuit"
     assert params["_meta"]["com.example/x"] is None
@@ -316,8 +280,8 @@ def test_what_a_client_said_about_itself_is_not_handed_on() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: str) -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: str) -> None:
+    async with talking(way) as (upstream, server):
         await upstream.about()
         if way == "stdio":
             before = [tool.name for tool in await upstream.tools()]
@@ -339,12 +303,10 @@ def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: 
         await upstream.tools()
         assert sum(one.method == "tools/list" for one in server.requests) == 2
 
-    run(way, main)
-
 
 @pytest.mark.parametrize("way", HTTP)
-def test_a_broken_standing_stream_is_opened_again(way: str) -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_a_broken_standing_stream_is_opened_again(way: str) -> None:
+    async with talking(way, ClientSettings(reopen_pauses=(0.01, 0.01))) as (upstream, server):
         await upstream.about()
         for _ in range(2):
             await server.stood.wait()
@@ -353,10 +315,8 @@ def test_a_broken_standing_stream_is_opened_again(way: str) -> None:
         await server.stood.wait()
         await call(upstream, "ok")
 
-    run(way, main, ClientSettings(reopen_pauses=(0.01, 0.01)))
 
-
-def test_cancelling_a_call_tells_the_server_in_the_words_of_its_era() -> None:
+async def test_cancelling_a_call_tells_the_server_in_the_words_of_its_era() -> None:
     async def main(upstream: McpUpstream, server: RawServer) -> list[str]:
         begun = anyio.Event()
 
@@ -378,12 +338,16 @@ def test_cancelling_a_call_tells_the_server_in_the_words_of_its_era() -> None:
         assert all(one["requestId"] == hang.body["id"] for one in cancels)
         return [one["reason"] for one in cancels]
 
-    assert run("http-2025", main) == ["the caller gave up"]
-    assert run("http-2026", main) == []
+    async with talking("http-2025") as (upstream, _server):
+        outcome = await main(upstream, _server)
+    assert outcome == ["the caller gave up"]
+    async with talking("http-2026") as (upstream, _server):
+        found = await main(upstream, _server)
+    assert found == []
 
 
-def test_a_forgotten_session_costs_no_call() -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_a_forgotten_session_costs_no_call() -> None:
+    async with talking("http-2025") as (upstream, server):
         await call(upstream, "ok")
         server.session = "restarted"
         await call(upstream, "ok", {"n": 2})
@@ -391,24 +355,20 @@ def test_a_forgotten_session_costs_no_call() -> None:
         taken = [one for one in server.requests if one.method == "tools/call"]
         assert [one.headers["mcp-session-id"] for one in taken] == ["session-1", "session-1", "session-2"]
 
-    run("http-2025", main)
 
-
-def test_the_new_era_repeats_in_headers_what_it_asks() -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> dict[str, str]:
+async def test_the_new_era_repeats_in_headers_what_it_asks() -> None:
+    async with talking("http-2026") as (upstream, server):
         await upstream.tools()
         await call(upstream, "place", {"place": "Zürich"})
-        return server.requests[-1].headers
-
-    headers = run("http-2026", main)
+        headers = server.requests[-1].headers
     assert headers["mcp-protocol-version"] == "2026-07-28"
     assert headers["mcp-method"] == "tools/call"
     assert headers["mcp-name"] == "place"
     assert headers["mcp-param-place"].startswith("=?base64?")
 
 
-def test_closing_says_goodbye_to_the_session_and_fails_what_is_under_way() -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_closing_says_goodbye_to_the_session_and_fails_what_is_under_way() -> None:
+    async with talking("http-2025") as (upstream, server):
         begun = anyio.Event()
         failed: list[str] = []
 
@@ -428,12 +388,10 @@ def test_closing_says_goodbye_to_the_session_and_fails_what_is_under_way() -> No
         goodbye = [one for one in server.requests if one.verb == "DELETE"]
         assert [one.headers["mcp-session-id"] for one in goodbye] == ["session-1"]
 
-    run("http-2025", main)
-
 
 @pytest.mark.parametrize("kind", ["application/x-ndjson", "application/json; charset=utf-8"])
-def test_a_subscription_in_lines_of_json_is_understood(kind: str) -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_a_subscription_in_lines_of_json_is_understood(kind: str) -> None:
+    async with talking("http-2026") as (upstream, server):
         server.listens_in = kind
         heard = anyio.Event()
         upstream.listen(lambda method, _params: heard.set() if method.endswith("tools/list_changed") else None)
@@ -444,17 +402,13 @@ def test_a_subscription_in_lines_of_json_is_understood(kind: str) -> None:
         await standing.line({"method": "notifications/tools/list_changed", "params": meta})
         await heard.wait()
 
-    run("http-2026", main)
 
-
-def test_a_subscription_that_cannot_be_read_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def main(upstream: McpUpstream, server: RawServer) -> None:
+async def test_a_subscription_that_cannot_be_read_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with talking("http-2026", ClientSettings(reopen_pauses=(0.01, 0.02))) as (upstream, server):
         server.listens_in = "text/html"
         await upstream.tools()
         while sum(request.method == "subscriptions/listen" for request in server.requests) < 3:
             await anyio.sleep(0.01)
-
-    run("http-2026", main, ClientSettings(reopen_pauses=(0.01, 0.02)))
     told = [record.getMessage() for record in caplog.records if "subscriptions/listen" in record.getMessage()]
     assert told == [
         "server 'raw': changes of its lists are not noticed, since subscriptions/listen failed: its answer is neither "

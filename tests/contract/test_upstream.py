@@ -71,7 +71,7 @@ async def hang(path: str) -> None:
 
 
 @asynccontextmanager
-async def stdio_upstream(era: Era = "auto", config: ServerConfig | None = None) -> Any:
+async def stdio_upstream(config: ServerConfig | None = None, era: Era = "auto") -> Any:
     async with anyio.create_task_group() as tasks:
         upstream = mcp_upstream("fixture", config or fixture_config(), tasks, era=era)
         assert upstream is not None
@@ -107,7 +107,7 @@ async def pooled(thing: Any) -> Any:
 
 WAYS: dict[str, Callable[[], Any]] = {
     "stdio-2026": stdio_upstream,
-    "stdio-2025": partial(stdio_upstream, "legacy"),
+    "stdio-2025": partial(stdio_upstream, era="legacy"),
     "http-2026": http_upstream,
     "http-2025": partial(http_upstream, "legacy"),
     "sse-2025": sse_upstream,
@@ -267,21 +267,10 @@ async def gone(*pids: int, within: float = 60.0) -> bool:
     return False
 
 
-def odd(config: ServerConfig, function: Callable[[McpUpstream], Awaitable[Any]], **more: Any) -> Any:
-    async def main() -> Any:
-        with anyio.fail_after(120):
-            async with stdio_upstream(config=config, **more) as upstream:
-                return await function(upstream)
-
-    return anyio.run(main)
-
-
-def test_one_odd_tool_is_left_out_and_the_rest_are_listed() -> None:
-    async def main(upstream: McpUpstream) -> tuple[list[Tool], list[str]]:
-        return list(await upstream.tools()), upstream.warnings
-
+async def test_one_odd_tool_is_left_out_and_the_rest_are_listed() -> None:
     config = odd_config(tools={"loose": ToolOverride(read_only=True, timeout=5)}, trust_annotations=True)
-    tools, warnings = odd(config, main)
+    async with stdio_upstream(config) as upstream:
+        tools, warnings = list(await upstream.tools()), upstream.warnings
     assert [one.name for one in tools] == ["fine", "loose", "odd_ref", "mistyped"]
     assert tools[0].definition == {"name": "fine", "inputSchema": {"type": "object"}, "x-unknown": {"kept": None}}
     assert (tools[1].traits.read_only, tools[1].traits.timeout) == (True, 5)
@@ -298,40 +287,34 @@ def test_one_odd_tool_is_left_out_and_the_rest_are_listed() -> None:
         assert words in reasons
 
 
-def test_tools_that_the_operator_disabled_are_neither_listed_nor_called() -> None:
-    async def main(upstream: McpUpstream) -> list[str]:
+async def test_tools_that_the_operator_disabled_are_neither_listed_nor_called() -> None:
+    async with stdio_upstream(odd_config(enabled_tools=("fine", "l*"), disabled_tools=("loose",))) as upstream:
         with pytest.raises(CallFailed, match=r"disables odd\.loose"):
             await upstream.call("loose", {}, call_id="c")
-        return [one.name for one in await upstream.tools()]
+        found = [one.name for one in await upstream.tools()]
+    assert found == ["fine"]
 
-    assert odd(odd_config(enabled_tools=("fine", "l*"), disabled_tools=("loose",)), main) == ["fine"]
 
-
-def test_a_server_that_hangs_up_on_discovery_is_reached_by_the_handshake() -> None:
-    async def main(upstream: McpUpstream) -> tuple[str | None, str]:
+async def test_a_server_that_hangs_up_on_discovery_is_reached_by_the_handshake() -> None:
+    async with stdio_upstream(odd_config("hangup")) as upstream:
         result = await upstream.call("fine", {}, call_id="c")
-        return upstream.protocol_version, result.content[0]["text"]
-
-    version, pid = odd(odd_config("hangup"), main)
+        version, pid = upstream.protocol_version, result.content[0]["text"]
     assert version == "2025-06-18"
     assert not psutil.pid_exists(int(pid))
 
 
-def test_a_malformed_result_is_a_failed_call() -> None:
-    async def main(upstream: McpUpstream) -> None:
+async def test_a_malformed_result_is_a_failed_call() -> None:
+    async with stdio_upstream(odd_config()) as upstream:
         with pytest.raises(CallFailed, match="malformed"):
             await upstream.call("malformed", {}, call_id="c")
         with pytest.raises(CallFailed, match="not valid JSON"):
             await upstream.call("fine", {"value": object()}, call_id="c")
 
-    odd(odd_config(), main)
 
-
-def test_a_flood_and_a_large_result_pass() -> None:
-    async def main(upstream: McpUpstream) -> int:
-        return len((await upstream.call("flood", {}, call_id="c")).content[0]["text"])
-
-    assert odd(odd_config(), main) == 3_000_000
+async def test_a_flood_and_a_large_result_pass() -> None:
+    async with stdio_upstream(odd_config()) as upstream:
+        found = len((await upstream.call("flood", {}, call_id="c")).content[0]["text"])
+    assert found == 3_000_000
 
 
 @pytest.mark.parametrize(("limit", "most"), [(2, 2), (None, 6)])
@@ -347,20 +330,18 @@ async def test_calls_run_side_by_side_up_to_the_limit(limit: int | None, most: i
     assert RUNNING["most"] == most
 
 
-def test_a_silent_server_is_given_up_after_the_connect_timeout(tmp_path: Path) -> None:
+async def test_a_silent_server_is_given_up_after_the_connect_timeout(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
 
-    def given_up(seconds: float) -> str:
-        async def main(upstream: McpUpstream) -> str:
+    # A machine that stalls may be too slow to start it in half a second, so that it never said anything.
+    for seconds in (0.5, 4, 16):
+        silent = odd_config("silent", f"pidfile={pidfile}", timeouts=Timeouts(connect=seconds))
+        async with stdio_upstream(silent) as upstream:
             with pytest.raises(UpstreamUnavailable, match=f"did not answer within {seconds} s") as caught:
                 await upstream.tools()
-            return str(caught.value)
-
-        return odd(odd_config("silent", f"pidfile={pidfile}", timeouts=Timeouts(connect=seconds)), main)
-
-    # A machine that stalls may be too slow to start it in half a second, so that it never said anything.
-    said = next(words for seconds in (0.5, 4, 16) if (words := given_up(seconds)) and pidfile.exists())
-    assert "hello" in said
+        if pidfile.exists():
+            break
+    assert "hello" in str(caught.value)
     assert not psutil.pid_exists(int(pidfile.read_text()))
 
 
@@ -376,18 +357,18 @@ def test_a_silent_server_is_given_up_after_the_connect_timeout(tmp_path: Path) -
         (ServerConfig(name="x", transport="http", url="ftp://127.0.0.1/x"), "url is malformed|deny"),
     ],
 )
-def test_what_cannot_be_started_says_why(config: ServerConfig, reason: str) -> None:
-    async def main(upstream: McpUpstream) -> None:
+async def test_what_cannot_be_started_says_why(config: ServerConfig, reason: str) -> None:
+    async with stdio_upstream(config) as upstream:
         with pytest.raises(UpstreamUnavailable, match=reason):
             await upstream.tools()
         with pytest.raises(CallFailed, match=f"(?s)not sent: .*{reason}"):
             await upstream.call("fine", {}, call_id="c")
 
-    odd(config, main)
 
-
-def test_a_command_that_is_no_mcp_server_is_told_in_one_sentence() -> None:
-    async def main(upstream: McpUpstream) -> None:
+async def test_a_command_that_is_no_mcp_server_is_told_in_one_sentence() -> None:
+    async with stdio_upstream(
+        ServerConfig(name="x", command="sh", args=("-c", "echo Welcome to the shell; seq 40"))
+    ) as upstream:
         with pytest.raises(UpstreamUnavailable) as caught:
             await upstream.tools()
         assert caught.value.message == (
@@ -395,10 +376,8 @@ def test_a_command_that_is_no_mcp_server_is_told_in_one_sentence() -> None:
             "'Welcome to the shell'"
         )
 
-    odd(ServerConfig(name="x", command="sh", args=("-c", "echo Welcome to the shell; seq 40")), main)
 
-
-def test_a_command_that_may_be_downloading_gets_time_and_a_hint(tmp_path: Path) -> None:
+async def test_a_command_that_may_be_downloading_gets_time_and_a_hint(tmp_path: Path) -> None:
     npx = tmp_path / "npx"
     npx.write_text("#!/bin/sh\nexec sleep 3600\n")
     npx.chmod(0o755)
@@ -410,27 +389,19 @@ def test_a_command_that_may_be_downloading_gets_time_and_a_hint(tmp_path: Path) 
     servers, faults = parse_servers(tables, source="x", base=tmp_path)
     assert not faults
     assert [one.timeouts.connect for one in servers.values()] == [180.0, 5.0, 30.0]
-
-    async def main(upstream: McpUpstream) -> None:
+    async with stdio_upstream(ServerConfig(name="x", command=str(npx), timeouts=Timeouts(connect=0.2))) as upstream:
         with pytest.raises(UpstreamUnavailable, match=r"within 0\.2 s; .*npx may still be downloading it: run it once"):
             await upstream.tools()
 
-    odd(ServerConfig(name="x", command=str(npx), timeouts=Timeouts(connect=0.2)), main)
 
-
-def test_secrets_stay_out_of_every_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secrets_stay_out_of_every_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PURSUIT_TEST_PROGRAM", "hunter2-program")
-
-    async def refused(upstream: McpUpstream) -> None:
+    async with stdio_upstream(fixture_config(env={"API_TOKEN": "no such luck"})) as upstream:
         with pytest.raises(CallFailed, match=r"refused the call: \*\*\*"):
             await upstream.call("refuse", {}, call_id="c")
-
-    async def missing(upstream: McpUpstream) -> None:
+    async with stdio_upstream(ServerConfig(name="x", command="${PURSUIT_TEST_PROGRAM}")) as upstream:
         with pytest.raises(UpstreamUnavailable, match=r"'\*\*\*' was not found"):
             await upstream.tools()
-
-    odd(fixture_config(env={"API_TOKEN": "no such luck"}), refused)
-    odd(ServerConfig(name="x", command="${PURSUIT_TEST_PROGRAM}"), missing)
 
 
 def test_a_launcher_that_does_not_work_is_tried_once_and_left_out(
@@ -460,7 +431,7 @@ async def test_every_ending_has_words(code: int | None, words: str) -> None:
 
 async def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> None:
     config = fixture_config(env={"API_TOKEN": "hunter2-secret"})
-    async with stdio_upstream("legacy", config) as upstream:
+    async with stdio_upstream(config, "legacy") as upstream:
         pids = (await upstream.call("spawn", {}, call_id="c")).structured
         with pytest.raises(CallFailed) as caught:
             await upstream.call("crash", {}, call_id="c")
@@ -470,14 +441,11 @@ async def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> 
     assert not psutil.pid_exists(pids["server"]), "a zombie was left"
 
 
-def test_a_server_that_ignores_everything_is_killed(tmp_path: Path) -> None:
+async def test_a_server_that_ignores_everything_is_killed(tmp_path: Path) -> None:
     hasty = ClientSettings(stdin_grace=0.2, term_grace=0.2)
     pidfile = tmp_path / "pid"
-
-    async def main(upstream: McpUpstream) -> None:
+    async with stdio_upstream(odd_config("deaf", f"pidfile={pidfile}", client=hasty)) as upstream:
         await upstream.call("fine", {}, call_id="c")
-
-    odd(odd_config("deaf", f"pidfile={pidfile}", client=hasty), main)
     assert not psutil.pid_exists(int(pidfile.read_text()))
 
 

@@ -151,24 +151,24 @@ async def pursued(one: Problem, folder: Path, **given: Any) -> dict[str, Any]:
     ],
     ids=["by itself", "when it is told", "in batches"],
 )
-def test_a_search_hands_in_its_best_when_the_budget_of_the_problem_is_spent(
+async def test_a_search_hands_in_its_best_when_the_budget_of_the_problem_is_spent(
     tmp_path: Path, proposer: dict[str, Any], budget: dict[str, Any], made: int
 ) -> None:
     limits = {**budget, "evaluation_tools": ["probe"]}
     fields: dict[str, Any] = {"submission": SCHEMA, "scorer": OUT_OF_REACH, "budget": limits}
     one = problem(tmp_path / "mine", "probe", baseline={"proposer": proposer}, **fields)
-    report = anyio.run(pursued, one, tmp_path)
+    report = await pursued(one, tmp_path)
     tools = {row["tool"].partition(".")[2]: row["calls"] for row in report["calls"]["by_tool"]}
     assert (tools["probe"], tools["submit_final"], report["verdict_reason"]) == (made, 1, "criteria_met")
 
 
-def test_without_a_target_a_search_makes_the_primary_metric_as_good_as_it_can(tmp_path: Path) -> None:
+async def test_without_a_target_a_search_makes_the_primary_metric_as_good_as_it_can(tmp_path: Path) -> None:
     scorer = {**BY_PREDICATE, "metrics": [{"metric": "distance", "direction": "minimize"}]}
     one = problem(tmp_path / "mine", "probe", submission=SCHEMA, scorer=scorer, baseline={"proposer": SEARCH})
     proposer = mission_for(one.manifest, Plan(attempt_id="attempt-1", proposer=SEARCH, serve=(), judge=()))["proposer"]
     assert (proposer["objective"], proposer["direction"], proposer["trials"]) == ("distance", "minimize", 499)
 
-    report = anyio.run(lambda: pursued(one, tmp_path, max_iterations=12))
+    report = await pursued(one, tmp_path, max_iterations=12)
     assert (report["verdict_reason"], report["iteration_count"]) == ("criteria_met", 12)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from engine_stage import mission, outcomes, play, proposal, replay
+from engine_stage import mission, outcomes, proposal, replay
 from promptly import promptly
 
 from pursuit import Runtime
@@ -73,10 +73,9 @@ def in_order(keys: Sequence[str]) -> list[tuple[str, str]]:
     return [(word, key) for key in keys for word in ("begun", "done")]
 
 
-def test_ten_safe_calls_run_side_by_side_and_take_less_than_two_and_a_half_times_one(tmp_path: Path) -> None:
+async def test_ten_safe_calls_run_side_by_side_and_take_less_than_two_and_a_half_times_one(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-
-    async def scene() -> None:
+    with anyio.fail_after(LONGEST):
         async with shop.runtime:
             await shop.propose("warm", [("safe", "k0")])
             # One that waits until all have begun would wait for ever if they ran in order.
@@ -92,62 +91,44 @@ def test_ten_safe_calls_run_side_by_side_and_take_less_than_two_and_a_half_times
                 assert await shop.results(name) == TEN, "in the order proposed"
                 watch.took = ten / one
 
-    async def bounded() -> None:
-        with anyio.fail_after(LONGEST):
-            await scene()
 
-    anyio.run(bounded)
-
-
-def test_with_one_unsafe_call_among_them_they_run_in_order(tmp_path: Path) -> None:
+async def test_with_one_unsafe_call_among_them_they_run_in_order(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-
-    async def scene() -> None:
-        async with shop.runtime:
-            calls = [("unsafe" if key == "k6" else "safe", key) for key in TEN]
-            name, _ = await shop.propose("mixed", calls, ms=20)
-            assert shop.record("mixed") == in_order(TEN)
-            assert await outcomes(shop.runtime, name) == [(f"{server}.step", "ok") for server, _ in calls]
-            assert await shop.results(name) == TEN
-
-    play(scene)
+    async with shop.runtime:
+        calls = [("unsafe" if key == "k6" else "safe", key) for key in TEN]
+        name, _ = await shop.propose("mixed", calls, ms=20)
+        assert shop.record("mixed") == in_order(TEN)
+        assert await outcomes(shop.runtime, name) == [(f"{server}.step", "ok") for server, _ in calls]
+        assert await shop.results(name) == TEN
 
 
-def test_with_one_among_them_that_needed_a_persons_yes_they_run_in_order(tmp_path: Path) -> None:
+async def test_with_one_among_them_that_needed_a_persons_yes_they_run_in_order(tmp_path: Path) -> None:
     shop = Shop(tmp_path, ASKS)
-
-    async def scene() -> None:
-        async with shop.runtime as runtime:
-            name, _ = await shop.propose("asked", [("safe", key) for key in TEN], ms=20)
-            (row,) = (await runtime.runner.status(name))["pending_approvals"]
-            assert (row["args"]["key"], shop.record("asked")) == ("k4", []), "nothing is sent before the answer"
-            await Approvals(runtime.runner).answer(row["approval_id"], "once")
-            await runtime.runner.run(name)
-            assert shop.record("asked") == in_order(TEN)
-            assert await shop.results(name) == TEN
-
-    play(scene)
+    async with shop.runtime as runtime:
+        name, _ = await shop.propose("asked", [("safe", key) for key in TEN], ms=20)
+        (row,) = (await runtime.runner.status(name))["pending_approvals"]
+        assert (row["args"]["key"], shop.record("asked")) == ("k4", []), "nothing is sent before the answer"
+        await Approvals(runtime.runner).answer(row["approval_id"], "once")
+        await runtime.runner.run(name)
+        assert shop.record("asked") == in_order(TEN)
+        assert await shop.results(name) == TEN
 
 
-def test_calls_to_one_server_come_back_while_another_takes_its_time(tmp_path: Path) -> None:
+async def test_calls_to_one_server_come_back_while_another_takes_its_time(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
+    async with shop.runtime as runtime:
+        pool = runtime.toolbox.host.pool
 
-    async def scene() -> None:
-        async with shop.runtime as runtime:
-            pool = runtime.toolbox.host.pool
+        async def call(server: str, **arguments: Any) -> None:
+            await pool.upstream(server).call("step", arguments, call_id=str(arguments))
 
-            async def call(server: str, **arguments: Any) -> None:
-                await pool.upstream(server).call("step", arguments, call_id=str(arguments))
-
-            await call("safe", log="warm")
-            async with anyio.create_task_group() as calling:
-                calling.start_soon(lambda: call("unsafe", log="slow", key="slow", ms=600_000))
-                while not shop.record("slow"):
-                    await anyio.sleep(0.005)
-                for key in TEN:
-                    await call("safe", log="quick", key=key)
-                assert shop.record("quick") == in_order(TEN)
-                assert shop.record("slow") == [("begun", "slow")], "it is still under way"
-                calling.cancel_scope.cancel()
-
-    play(scene)
+        await call("safe", log="warm")
+        async with anyio.create_task_group() as calling:
+            calling.start_soon(lambda: call("unsafe", log="slow", key="slow", ms=600_000))
+            while not shop.record("slow"):
+                await anyio.sleep(0.005)
+            for key in TEN:
+                await call("safe", log="quick", key=key)
+            assert shop.record("quick") == in_order(TEN)
+            assert shop.record("slow") == [("begun", "slow")], "it is still under way"
+            calling.cancel_scope.cancel()

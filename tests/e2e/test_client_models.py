@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import play
 from mcp import Client
 from model_endpoint import ModelEndpoint, calls
 from model_stage import ANTHROPIC, OPENAI, scripted, step
@@ -42,56 +41,50 @@ async def connected(folder: Path, era: Any, **configured: Any) -> AsyncIterator[
 
 
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-def test_a_client_that_names_no_proposer_gets_the_configured_model(
+async def test_a_client_that_names_no_proposer_gets_the_configured_model(
     era: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        with scripted(monkeypatch, calls(("world__step", {}))):
-            async with connected(tmp_path, era, model=ANTHROPIC) as (_runtime, client):
-                started = (await client.call_tool("mission_start", ASKED)).structured_content
-                assert started is not None
-                assert started["proposer"] == "model"
-                done = await client.call_tool("mission_iterate", {"session_id": started["session_id"]})
-                assert done.structured_content is not None
-                assert done.structured_content["iterations"][0]["verdict_reason"] == "criteria_met"
-                named = await client.call_tool("mission_start", {**ASKED, "proposer": {"kind": "client"}})
-                assert named.structured_content is not None
-                assert named.structured_content["proposer"] == "client"
-
-    play(scene)
+    with scripted(monkeypatch, calls(("world__step", {}))):
+        async with connected(tmp_path, era, model=ANTHROPIC) as (_runtime, client):
+            started = (await client.call_tool("mission_start", ASKED)).structured_content
+            assert started is not None
+            assert started["proposer"] == "model"
+            done = await client.call_tool("mission_iterate", {"session_id": started["session_id"]})
+            assert done.structured_content is not None
+            assert done.structured_content["iterations"][0]["verdict_reason"] == "criteria_met"
+            named = await client.call_tool("mission_start", {**ASKED, "proposer": {"kind": "client"}})
+            assert named.structured_content is not None
+            assert named.structured_content["proposer"] == "client"
 
 
 @pytest.mark.guarantee("clients-name-no-model-of-their-own")
-def test_a_client_names_only_the_models_that_the_operator_lets_it(
+async def test_a_client_names_only_the_models_that_the_operator_lets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
-            for number, (configured, allowed) in enumerate(
-                [
-                    ({}, []),
-                    ({"model": ANTHROPIC}, [ANTHROPIC]),
-                    ({"client_models": frozenset({OPENAI})}, [OPENAI]),
-                    ({"model": ANTHROPIC, "client_models": frozenset({OPENAI})}, [ANTHROPIC, OPENAI]),
-                ]
-            ):
-                async with connected(tmp_path / str(number), "legacy", **configured) as (_runtime, client):
-                    for model in (ANTHROPIC, OPENAI):
-                        for proposer in (model, {"kind": "model", "model": model}):
-                            result = await client.call_tool("mission_start", {**ASKED, "proposer": proposer})
-                            assert result.structured_content is not None
-                            assert bool(result.is_error) == (model not in allowed)
-                            if model not in allowed:
-                                (fault,) = result.structured_content["details"]["faults"]
-                                assert fault["field"] == "proposer.model"
-                                assert f'client_models = ["{model}"] to pursuit.toml' in fault["reason"]
-            assert endpoint.seen == []
-
-    play(scene)
+    with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+        for number, (configured, allowed) in enumerate(
+            [
+                ({}, []),
+                ({"model": ANTHROPIC}, [ANTHROPIC]),
+                ({"client_models": frozenset({OPENAI})}, [OPENAI]),
+                ({"model": ANTHROPIC, "client_models": frozenset({OPENAI})}, [ANTHROPIC, OPENAI]),
+            ]
+        ):
+            async with connected(tmp_path / str(number), "legacy", **configured) as (_runtime, client):
+                for model in (ANTHROPIC, OPENAI):
+                    for proposer in (model, {"kind": "model", "model": model}):
+                        result = await client.call_tool("mission_start", {**ASKED, "proposer": proposer})
+                        assert result.structured_content is not None
+                        assert bool(result.is_error) == (model not in allowed)
+                        if model not in allowed:
+                            (fault,) = result.structured_content["details"]["faults"]
+                            assert fault["field"] == "proposer.model"
+                            assert f'client_models = ["{model}"] to pursuit.toml' in fault["reason"]
+        assert endpoint.seen == []
 
 
 @pytest.mark.guarantee("clients-name-no-model-of-their-own")
-def test_nor_does_a_child_that_a_client_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nor_does_a_child_that_a_client_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(model: str | None, endpoint: ModelEndpoint) -> None:
         child = {"directive": "Step", "criteria": [REACHED], "budget": {"max_iterations": 2}, "proposer": OPENAI}
         async with connected(tmp_path / str(model), "legacy", model=model) as (runtime, client):
@@ -111,14 +104,11 @@ def test_nor_does_a_child_that_a_client_starts(tmp_path: Path, monkeypatch: pyte
 
     for model in (None, OPENAI):
         with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
-            play(lambda model=model, endpoint=endpoint: scene(model, endpoint))
+            await scene(model, endpoint)
 
 
-def test_the_operator_names_what_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        with scripted(monkeypatch, calls(("world__step", {}))):
-            async with connected(tmp_path, "legacy") as (runtime, _client):
-                report = await runtime.pursue(Mission(**{**ASKED, "proposer": OPENAI}))
-                assert report.verdict_reason == "criteria_met"
-
-    play(scene)
+async def test_the_operator_names_what_they_like(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, calls(("world__step", {}))):
+        async with connected(tmp_path, "legacy") as (runtime, _client):
+            report = await runtime.pursue(Mission(**{**ASKED, "proposer": OPENAI}))
+            assert report.verdict_reason == "criteria_met"

@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from front_door import House, wait_until
 from sdk_client import ERAS, client
@@ -31,7 +30,7 @@ def test_a_client_that_is_killed_stops_its_command(era: str, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.guarantee("a-server-that-goes-leaves-its-commands")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_server_that_ends_leaves_its_commands_to_the_next(number: int, tmp_path: Path) -> None:
+async def test_a_server_that_ends_leaves_its_commands_to_the_next(number: int, tmp_path: Path) -> None:
     house = House(tmp_path, fresh=number == signal.SIGKILL)
     with house.serving() as served, house.client(ERAS[0], served.url, "linger", mark="mark"):
         house.until_logged("mark", "here")
@@ -39,11 +38,8 @@ def test_a_server_that_ends_leaves_its_commands_to_the_next(number: int, tmp_pat
         served.process.wait(timeout=180)
     (task,) = tasks(house)
     assert task["status"] == "working"
-
-    async def stopped(url: str) -> Any:
-        async with client(url, ERAS[0]) as connected:
-            return (await connected.call_tool("task_cancel", {"task_id": task["task_id"]})).structured_content
-
     with house.serving() as served:
-        ended = anyio.run(stopped, served.url)
+        url = served.url
+        async with client(url, ERAS[0]) as connected:
+            ended = (await connected.call_tool("task_cancel", {"task_id": task["task_id"]})).structured_content
     assert ended["status"] == "cancelled"

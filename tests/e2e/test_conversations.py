@@ -13,10 +13,10 @@ from typing import Any
 import anyio
 import pytest
 from cli_stage import Place
-from engine_stage import driving, events_of, mission, outcomes, play, repeat, stage
+from engine_stage import driving, events_of, mission, outcomes, repeat, stage
 from mcp.server.mcpserver import MCPServer
 from mcp.types import AudioContent, CallToolResult, ImageContent, TextContent
-from model_endpoint import ModelEndpoint, Reply, calls, transcript
+from model_endpoint import Reply, calls, transcript
 from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, look, pursued, quickly, scripted, step
 from provider_usage import tokens_of
 
@@ -81,7 +81,7 @@ def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_whole(
 @STREAM
 @pytest.mark.guarantee("window-is-managed")
 @pytest.mark.guarantee("operators-words-are-whole")
-def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
+async def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
     model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goal = "Look around. " + "This sentence of the goal is long. " * 20
@@ -118,7 +118,7 @@ def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary(
                 status = await runtime.runner.status(mission_id)
                 return state, await events_of(runtime, mission_id, ConversationCompacted), shown, status
 
-        state, cuts, shown, status = play(scene)
+        state, cuts, shown, status = await scene()
     assert state.verdict_reason == "criteria_met"
     summaries = [cut.summary for cut in cuts if cut.summary]
     assert len(summaries) >= 2
@@ -336,12 +336,11 @@ def test_an_image_that_the_provider_cannot_read_is_left_out(
 
 @ALL
 @STREAM
-def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
+async def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
     model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = calls(("world__look", {"at": "x"})), calls(("world__step", {"key": "b"})), Reply(text="Done.")
-
-    async def scene(endpoint: ModelEndpoint) -> None:
+    with scripted(monkeypatch, *replies) as endpoint:
         config = Configuration(policy=OperatorPolicy(mode="ask"))
         seen = tool(read_only=True)(look)
         wanted = mission(
@@ -363,54 +362,43 @@ def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
             assert await outcomes(runtime, mission_id) == [("world.look", "ok"), ("world.step", "ok")]
         assert "The operator says: Mind the gap." in transcript(endpoint.seen[2])[-1].text
 
-    with scripted(monkeypatch, *replies) as endpoint:
-        play(lambda: scene(endpoint))
-
 
 @ALL
-def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_words_are_there_while_they_come(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stalled = Reply(fault="stall", text="These words come one after the other, " * 4)
-
-    async def scene() -> None:
-        with scripted(monkeypatch, stalled) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=model))).session_id
-                live = live_folder(runtime.state_path)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(runtime.runner.run, mission_id)
-                    await anyio.to_thread.run_sync(endpoint.halfway.acquire)
-                    with anyio.fail_after(30):
-                        while "These words come" not in words_of(live, mission_id):
-                            await anyio.sleep(0.01)
-                    await runtime.runner.abort(mission_id)
-                assert words_of(live, mission_id) == ""
-
-    play(scene)
+    with scripted(monkeypatch, stalled) as endpoint:
+        async with stage(tmp_path, step) as runtime:
+            mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=model))).session_id
+            live = live_folder(runtime.state_path)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(runtime.runner.run, mission_id)
+                await anyio.to_thread.run_sync(endpoint.halfway.acquire)
+                with anyio.fail_after(30):
+                    while "These words come" not in words_of(live, mission_id):
+                        await anyio.sleep(0.01)
+                await runtime.runner.abort(mission_id)
+            assert words_of(live, mission_id) == ""
 
 
 @pytest.mark.guarantee("old-model-missions-go-on")
-def test_model_missions_of_the_release_before_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_missions_of_the_release_before_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One was paused between iterations; one died after an answer was stored that mended a refused one."""
     shutil.copy(DATA / "ledger-0.1-models.db", tmp_path / "ledger.db")
     paused, killed = json.loads((DATA / "ledger-0.1-models.json").read_text())["missions"]
-
-    async def scene() -> None:
-        with scripted(monkeypatch, calls(("world__step", {"amount": 3}))) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                service = runtime.runner
-                assert (await service.state(paused)).mission.proposer.turn == "single"
-                state = await service.run(killed)
-                assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("criteria_met", 3, 1)
-                assert [call.args["amount"] for call in state.recent[1].calls.values()] == [2], "the stored answer"
-                assert "The mission had 2 iterations already" in told(endpoint.seen[0])
-                state = await service.run(paused)
-                assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("criteria_met", 2, 2)
-
-    play(scene)
+    with scripted(monkeypatch, calls(("world__step", {"amount": 3}))) as endpoint:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.runner
+            assert (await service.state(paused)).mission.proposer.turn == "single"
+            state = await service.run(killed)
+            assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("criteria_met", 3, 1)
+            assert [call.args["amount"] for call in state.recent[1].calls.values()] == [2], "the stored answer"
+            assert "The mission had 2 iterations already" in told(endpoint.seen[0])
+            state = await service.run(paused)
+            assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("criteria_met", 2, 2)
 
 
 @pytest.mark.guarantee("prompt-shows-what-is-sent")
-def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With lessons, without the tools that do not fit, and also if a summary is due."""
 
     def long(at: str) -> str:
@@ -421,7 +409,7 @@ def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pyt
             return Reply(fault="hang")
         return calls(("world__long", {"at": str(len(endpoint.seen))}))
 
-    async def scene() -> None:
+    with scripted(monkeypatch, answer) as endpoint:
         async with stage(tmp_path, look, long, step, settings={"tools_bytes": 400}) as runtime:
             service = runtime.runner
             steps = {"directive": "Take steps", "criteria": [metric("steps") >= 1]}
@@ -441,9 +429,6 @@ def test_what_is_sent_next_is_known_to_the_byte(tmp_path: Path, monkeypatch: pyt
             opening = first[0]["messages"][0]["text"]
             assert "# Lessons of earlier missions" in opening
             assert "There is no room to describe these tools of the mission: world__step" in opening
-
-    with scripted(monkeypatch, answer) as endpoint:
-        play(scene)
 
 
 @ALL
@@ -474,7 +459,7 @@ def test_the_model_is_told_why_a_check_fails_and_what_runs_out(
 @ALL
 @STREAM
 @pytest.mark.guarantee("the-model-is-told-what-changed")
-def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
+async def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
     model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lessons are quoted; the best feasible point and a better one that breaks a limit have their arguments."""
@@ -486,8 +471,8 @@ def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
     loss = {"criterion_id": "loss", "kind": "metric_threshold", "metric": "val_loss", "op": "<=", "target": 1}
     criteria = [metric("gain") >= 9, metric("heat") <= 25, {**loss, "required": False}]
     about = {"directive": "Try values of x", "criteria": criteria}
-
-    async def scene() -> None:
+    replies = calls(("world__trial", {"x": 2}), ("world__trial", {"x": 4})), Reply(text="See."), Reply(text="So.")
+    with scripted(monkeypatch, *replies) as endpoint:
         async with stage(tmp_path, trial) as runtime:
             service = runtime.runner
             once = mission(**about, proposer=repeat("world.trial", x=1))
@@ -495,10 +480,6 @@ def test_the_model_is_told_what_is_feasible_what_is_missing_and_what_was_learnt(
             asks = {"kind": "model", "model": model, "stream": stream}
             wanted = mission(**about, proposer=asks, budget=Budget(max_iterations=2), allow_scripted_strategies=True)
             await service.run((await service.start(wanted)).session_id)
-
-    replies = calls(("world__trial", {"x": 2}), ("world__trial", {"x": 4})), Reply(text="See."), Reply(text="So.")
-    with scripted(monkeypatch, *replies) as endpoint:
-        play(scene)
     first, said = transcript(endpoint.seen[0])[1].text, endpoint.prompts()[2]
     assert re.search("# Lessons of earlier missions, which may help\n\n> .*Try values of x", first)
     assert 'The best feasible point so far: world__trial {"x":2} gave {"gain":2,"heat":20}' in said

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -96,7 +95,7 @@ def test_a_package_adds_a_kind_of_proposer(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("a-package-adds-a-kind")
-def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path: Path) -> None:
+async def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path: Path) -> None:
     place = Installed(tmp_path)
     place.run("start", "mission.toml", "--mode", "auto")
     mission_id = place.json("status", "last")["session_id"]
@@ -110,18 +109,14 @@ def test_a_client_drives_such_a_mission_and_cannot_name_the_kind(tmp_path: Path)
         "tool_allowlist": ["commands.weigh"],
         "proposer": {"kind": "halving", "tool_name": "commands.weigh", "argument": "width", "start": 8},
     }
-
-    async def main() -> None:
-        async with Client(stdio_client(parameters)) as client:
-            refused = await client.call_tool("mission_start", wanted)
-            assert refused.is_error
-            assert "a client cannot name a proposer of another package" in str(refused.content)
-            assert "[proposers]" in str(refused.content)
-            asked = {"session_id": mission_id, "max_iterations_this_call": 9}
-            result = await client.call_tool("mission_iterate", asked)
-            assert not result.is_error, result.content
-
-    anyio.run(main)
+    async with Client(stdio_client(parameters)) as client:
+        refused = await client.call_tool("mission_start", wanted)
+        assert refused.is_error
+        assert "a client cannot name a proposer of another package" in str(refused.content)
+        assert "[proposers]" in str(refused.content)
+        asked = {"session_id": mission_id, "max_iterations_this_call": 9}
+        result = await client.call_tool("mission_iterate", asked)
+        assert not result.is_error, result.content
     assert place.json("status", "last")["status"] == "completed"
 
 

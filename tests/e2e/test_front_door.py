@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import anyio
 import front_door
 import jsonschema
 import pytest
@@ -28,18 +27,15 @@ EVERY = [
 ]
 
 
-def through_sdk(house: House, era: str, target: str) -> dict[str, Any]:
-    async def main() -> dict[str, Any]:
-        async with client(target, era) as connected:
-            tools = await connected.list_tools()
-            me = await journey(SdkPort(connected), house.logs)
-            return {
-                "protocol": connected.protocol_version,
-                "tools": {tool.name: tool.output_schema for tool in tools.tools},
-                "answers": me.answers,
-            }
-
-    return anyio.run(main)
+async def through_sdk(house: House, era: str, target: str) -> dict[str, Any]:
+    async with client(target, era) as connected:
+        tools = await connected.list_tools()
+        me = await journey(SdkPort(connected), house.logs)
+        return {
+            "protocol": connected.protocol_version,
+            "tools": {tool.name: tool.output_schema for tool in tools.tools},
+            "answers": me.answers,
+        }
 
 
 def through_one_thirty(house: House, target: str) -> dict[str, Any]:
@@ -59,10 +55,10 @@ def through_one_thirty(house: House, target: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.guarantee("front-door-journey")
 @pytest.mark.parametrize(("which", "transport"), EVERY)
-def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: Path) -> None:
+async def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: Path) -> None:
     house = House(tmp_path, fresh=which == ONE_THIRTY)
     with house.target(transport) as target:
-        seen = through_one_thirty(house, target) if which == ONE_THIRTY else through_sdk(house, which, target)
+        seen = through_one_thirty(house, target) if which == ONE_THIRTY else await through_sdk(house, which, target)
     assert seen["protocol"] == VERSIONS[which]
     assert seen["tools"].keys() == TOOLS == {name for name, _, _ in seen["answers"]}
     met: set[str] = set()
@@ -77,7 +73,7 @@ def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(
+async def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So long has a server to leave by itself, however slow the machine is, before the SDK tells it to.
@@ -87,16 +83,12 @@ def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(
     server = json.loads(house.stdio)
     assert server["args"][0] == "-c"
     server["args"][1] = patient + server["args"][1]
-
-    async def main() -> None:
-        with (tmp_path / "notes").open("w") as notes:
-            async with Client(stdio_client(StdioServerParameters(**server), errlog=notes), mode=ERAS[0]) as connected:
-                me = Traveller(SdkPort(connected), house.logs)
-                mission = await me.start("cancelled", steps=1)
-                asked = {"session_id": mission, "proposal": calls("log", ("a", AN_HOUR))}
-                await me.port.call_and_cancel("mission_iterate", asked, lambda: me.until_logged("log", "begun a"))
-
-    anyio.run(main)
+    with (tmp_path / "notes").open("w") as notes:
+        async with Client(stdio_client(StdioServerParameters(**server), errlog=notes), mode=ERAS[0]) as connected:
+            me = Traveller(SdkPort(connected), house.logs)
+            mission = await me.start("cancelled", steps=1)
+            asked = {"session_id": mission, "proposal": calls("log", ("a", AN_HOUR))}
+            await me.port.call_and_cancel("mission_iterate", asked, lambda: me.until_logged("log", "begun a"))
     # A server that does not leave by itself is told to by the SDK: its last word is then another one.
     assert "the client has gone" in (tmp_path / "notes").read_text().splitlines()[-1]
 

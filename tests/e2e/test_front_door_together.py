@@ -30,7 +30,7 @@ def essence(status: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("one-mission-for-all")
-def test_two_clients_and_the_terminal_see_one_mission_and_the_terminal_stops_it(tmp_path: Path) -> None:
+async def test_two_clients_and_the_terminal_see_one_mission_and_the_terminal_stops_it(tmp_path: Path) -> None:
     house = House(tmp_path)
 
     async def paused(mine: Traveller, theirs: Traveller, mission: str, place: int) -> float:
@@ -62,22 +62,20 @@ def test_two_clients_and_the_terminal_see_one_mission_and_the_terminal_stops_it(
         assert isinstance(after, CallSettled) and after.outcome == "cancelled"
         return after.at - events[pause].at
 
-    async def main(url: str) -> None:
+    with house.serving() as served:
+        url = served.url
         async with client(url, ERAS[0]) as first, client(url, ERAS[1]) as second:
             mine, theirs = (Traveller(SdkPort(each), house.logs) for each in (first, second))
             mission = await mine.start("shared", steps=1_000, proposer={"kind": "script", "script": SLOW_AT_LAST})
             for place, watch in enumerate(promptly(HALF_A_SECOND), 3):
                 watch.took = await paused(mine, theirs, mission, place)
 
-    with house.serving() as served:
-        anyio.run(main, served.url)
-
 
 @pytest.mark.slow
 @pytest.mark.guarantee("progress-to-who-asked")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("era", ERAS)
-def test_progress_goes_only_to_the_one_who_asked(era: str, transport: str, tmp_path: Path) -> None:
+async def test_progress_goes_only_to_the_one_who_asked(era: str, transport: str, tmp_path: Path) -> None:
     house = House(tmp_path)
     heard: dict[str, list[types.ProgressNotification]] = {"one": [], "two": []}
 
@@ -87,7 +85,7 @@ def test_progress_goes_only_to_the_one_who_asked(era: str, transport: str, tmp_p
         answer = await me.done("mission_iterate", told, session_id=mission, max_iterations_this_call=9)
         assert answer["status"] == "completed"
 
-    async def main(target: str) -> list[Any]:
+    with house.target(transport) as target:
         async with AsyncExitStack() as stack:
             travellers: dict[str, Traveller] = {}
             for name in heard if transport == "http" else ("one",):
@@ -104,10 +102,6 @@ def test_progress_goes_only_to_the_one_who_asked(era: str, transport: str, tmp_p
                 tasks.start_soon(iterate, travellers["one"], "unasked", None)
                 if "two" in travellers:
                     tasks.start_soon(iterate, travellers["two"], "elsewhere", None)
-            return told
-
-    with house.target(transport) as target:
-        told = anyio.run(main, target)
     values = [value for value, _total, _message in told]
     assert len(values) > 4 and values == sorted(set(values)) and values[-1] <= 9
     assert {total for _, total, _ in told} == {9}

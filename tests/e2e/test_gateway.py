@@ -164,7 +164,7 @@ def test_over_http_text_that_is_no_unicode_loses_no_answer(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("modern", [False, True], ids=["old", "new"])
 @pytest.mark.parametrize("era", ERAS)
-def test_over_http_clients_of_both_eras_are_asked_and_answered(era: str, modern: bool, tmp_path: Path) -> None:
+async def test_over_http_clients_of_both_eras_are_asked_and_answered(era: str, modern: bool, tmp_path: Path) -> None:
     place = Place(tmp_path, modern=modern)
 
     async def answer(name: str, _context: Any, params: Any) -> ElicitResult:
@@ -181,16 +181,13 @@ def test_over_http_clients_of_both_eras_are_asked_and_answered(era: str, modern:
             assert isinstance(block, TextContent)
             answers[name] = json.loads(block.text)["content"]["name"]
 
-    async def main(url: str) -> None:
+    with place.http() as url:
         answers: dict[str, str] = {}
         with anyio.fail_after(180):
             async with anyio.create_task_group() as calling:
                 for name in ("ann", "bob", "cleo"):
                     calling.start_soon(one, url, name, answers)
         assert answers == {name: name for name in ("ann", "bob", "cleo")}
-
-    with place.http() as url:
-        anyio.run(main, url)
 
 
 def test_a_gateway_that_is_killed_leaves_the_outcome_unknown_and_the_trail_whole(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, stage
+from engine_stage import mission, stage
 from model_endpoint import Reply, calls
 from model_stage import ALL, ANTHROPIC, DONE, OPENAI, STREAM, pursued, scripted, step
 
@@ -114,37 +114,31 @@ def test_there_is_no_second_request_on_credit(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.guarantee("tokens-are-counted")
-def test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has(
+async def test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        hm = Reply(text="Hm.", tokens=(6_000, 3_999))
-        with scripted(monkeypatch, hm, calls(("world__step", {}))) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                budget = Budget(max_iterations=9, max_tokens=10_000, on_exhausted="wait")
-                wanted = mission(criteria=DONE, proposer=OPENAI, budget=budget)
-                mission_id = (await runtime.runner.start(wanted)).session_id
-                state = await runtime.runner.run(mission_id)
-                assert (state.status, state.waiting_for, state.wait_detail) == ("waiting", "budget", "max_tokens")
-                await runtime.runner.extend(mission_id, {"max_tokens": 30_000})
-                state = await runtime.runner.run(mission_id)
-                assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2), "the first was not repeated"
-                assert "text alone does nothing" in endpoint.prompts()[1]
-
-    play(scene)
+    hm = Reply(text="Hm.", tokens=(6_000, 3_999))
+    with scripted(monkeypatch, hm, calls(("world__step", {}))) as endpoint:
+        async with stage(tmp_path, step) as runtime:
+            budget = Budget(max_iterations=9, max_tokens=10_000, on_exhausted="wait")
+            wanted = mission(criteria=DONE, proposer=OPENAI, budget=budget)
+            mission_id = (await runtime.runner.start(wanted)).session_id
+            state = await runtime.runner.run(mission_id)
+            assert (state.status, state.waiting_for, state.wait_detail) == ("waiting", "budget", "max_tokens")
+            await runtime.runner.extend(mission_id, {"max_tokens": 30_000})
+            state = await runtime.runner.run(mission_id)
+            assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2), "the first was not repeated"
+            assert "text alone does nothing" in endpoint.prompts()[1]
 
 
-def test_cost_is_counted_by_the_operators_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        answer = calls(("world__step", {"amount": 0}), tokens=(100_000, 10_000))
-        with scripted(monkeypatch, answer) as endpoint:
-            configuration = Configuration(prices={"openai:homemade": (1.0, 10.0)})
-            async with Runtime(state=tmp_path / "l.db", config=configuration, servers={"world": [step]}) as runtime:
-                budget = Budget(max_iterations=9, max_cost_usd=0.6)
-                report = await runtime.pursue(
-                    mission(criteria=DONE, proposer="openai:homemade", budget=budget, stagnation_threshold="off")
-                )
-                assert (report.verdict_reason, report.data["budget"]["used"]["cost_usd"]) == ("max_cost", 0.6)
-                assert len(endpoint.seen) == 3
-
-    play(scene)
+async def test_cost_is_counted_by_the_operators_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = calls(("world__step", {"amount": 0}), tokens=(100_000, 10_000))
+    with scripted(monkeypatch, answer) as endpoint:
+        configuration = Configuration(prices={"openai:homemade": (1.0, 10.0)})
+        async with Runtime(state=tmp_path / "l.db", config=configuration, servers={"world": [step]}) as runtime:
+            budget = Budget(max_iterations=9, max_cost_usd=0.6)
+            report = await runtime.pursue(
+                mission(criteria=DONE, proposer="openai:homemade", budget=budget, stagnation_threshold="off")
+            )
+            assert (report.verdict_reason, report.data["budget"]["used"]["cost_usd"]) == ("max_cost", 0.6)
+            assert len(endpoint.seen) == 3

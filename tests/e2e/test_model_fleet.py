@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import events_of, mission, play, stage
+from engine_stage import events_of, mission, stage
 from model_endpoint import ModelEndpoint, Reply, calls
 
 from pursuit import Budget, metric
@@ -23,7 +23,7 @@ def step(key: str = "a") -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"])
 @pytest.mark.guarantee("fleet-never-over-spends")
-def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_parents(
+async def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_parents(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = {"directive": "Make a step", "criteria": [STEPS], "budget": {"max_iterations": 3, "max_tokens": 2_000}}
@@ -31,8 +31,9 @@ def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_pa
         calls(("fleet__spawn", wanted), tokens=(1_000, 50)),
         calls(("world__step", {"key": "b"}), tokens=(300, 20)),
     )
-
-    async def scene() -> None:
+    with ModelEndpoint(*replies) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
         async with stage(tmp_path, step) as runtime:
             parent = mission(
                 criteria=[metric("steps", source="fleet.spawn") >= 1],
@@ -51,15 +52,10 @@ def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_pa
             (made,) = await events_of(runtime, next(iter(state.children)), MissionCreated)
             assert made.mission["proposer"]["model"] == model
             assert not made.operators_own
-
-    with ModelEndpoint(*replies) as endpoint:
-        for name, value in endpoint.environment.items():
-            monkeypatch.setenv(name, value)
-        play(scene)
         assert len(endpoint.seen) == 2
 
 
-def of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counted: int) -> tuple[Any, dict[str, Any]]:
+async def of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counted: int) -> tuple[Any, dict[str, Any]]:
     """A parent with two children whose model writes as much as it may, and counts so many tokens for ten bytes."""
 
     def reply(request: dict[str, Any]) -> Reply:
@@ -76,8 +72,9 @@ def of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counted: int
     budget = {"max_iterations": 20, "max_tokens": 12_000}
     proposer = {"kind": "model", "model": "openai:gpt-4o-mini", "max_tokens": 2_500}
     wanted = {"directive": "Look", "criteria": [STEPS], "budget": budget, "proposer": proposer}
-
-    async def scene() -> tuple[Any, dict[str, Any]]:
+    with ModelEndpoint(reply) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
         async with stage(tmp_path, look) as runtime:
             parent = mission(
                 criteria=[metric("steps", source="fleet.spawn") >= 1],
@@ -89,27 +86,22 @@ def of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counted: int
             state = await runtime.runner.run(mission_id)
             return state, (await runtime.runner.status(mission_id))["budget"]["used"]
 
-    with ModelEndpoint(reply) as endpoint:
-        for name, value in endpoint.environment.items():
-            monkeypatch.setenv(name, value)
-        return play(scene)
-
 
 @pytest.mark.guarantee("tokens-never-over-the-cap")
-def test_children_that_write_as_much_as_they_may_stay_within_their_parents_pool(
+async def test_children_that_write_as_much_as_they_may_stay_within_their_parents_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, used = of_children(monkeypatch, tmp_path, counted=3)
+    state, used = await of_children(monkeypatch, tmp_path, counted=3)
     spent = [child.used["max_tokens"] for child in state.children.values() if child.used is not None]
     assert len(spent) == 2
     assert all(8_000 < tokens <= 12_000 for tokens in spent)
     assert (state.verdict_reason, used["tokens"] <= 30_000) == ("max_tokens", True)
 
 
-def test_what_children_took_beyond_their_share_is_their_parents_loss(
+async def test_what_children_took_beyond_their_share_is_their_parents_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, used = of_children(monkeypatch, tmp_path, counted=75)
+    state, used = await of_children(monkeypatch, tmp_path, counted=75)
     assert state.verdict_reason == "max_tokens"
     assert used["tokens"] == state.tokens + state.lent["max_tokens"] > 30_000, "told as it was"
     assert state.iteration_count <= 1, "and nothing was asked any more"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, outcomes, play, stage
+from engine_stage import mission, outcomes, stage
 from mcp.server.mcpserver import MCPServer
 from model_endpoint import ModelEndpoint, calls, transcript
 
@@ -42,23 +42,21 @@ def shown(endpoint: ModelEndpoint) -> list[str]:
     return [tool["function"]["name"] for tool in endpoint.seen[0]["body"]["tools"]]
 
 
-def pursued(
+async def pursued(
     folder: Path, monkeypatch: pytest.MonkeyPatch, endpoint: ModelEndpoint, **wanted: Any
 ) -> tuple[MissionState, list[tuple[str, str | None]]]:
     for name, value in endpoint.environment.items():
         monkeypatch.setenv(name, value)
-
-    async def scene() -> Any:
-        async with stage(folder, servers={"library": library()}) as runtime:
-            started = await runtime.runner.start(mission(proposer=MODEL, criteria=[event("never")], **wanted))
-            state = await runtime.runner.run(started.session_id)
-            return state, await outcomes(runtime, started.session_id)
-
-    return play(scene)
+    async with stage(folder, servers={"library": library()}) as runtime:
+        started = await runtime.runner.start(mission(proposer=MODEL, criteria=[event("never")], **wanted))
+        state = await runtime.runner.run(started.session_id)
+        return state, await outcomes(runtime, started.session_id)
 
 
 @pytest.mark.guarantee("models-may-read")
-def test_resources_and_prompts_are_read_as_recorded_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_resources_and_prompts_are_read_as_recorded_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = calls(("library__resources_list", {}), ("library__prompts_list", {}))
     reads = calls(
         ("library__resources_read", {"uri": "notes://beam"}),
@@ -66,7 +64,7 @@ def test_resources_and_prompts_are_read_as_recorded_calls(tmp_path: Path, monkey
         ("library__resources_read", {"uri": "notes://nothing"}),
     )
     with ModelEndpoint(looks, reads, calls(("do_nothing", {"why": "enough"}))) as endpoint:
-        state, made = pursued(tmp_path, monkeypatch, endpoint, budget=Budget(max_iterations=3))
+        state, made = await pursued(tmp_path, monkeypatch, endpoint, budget=Budget(max_iterations=3))
     assert shown(endpoint)[:5] == [
         "library__resources_list",
         "library__resources_read",
@@ -89,13 +87,13 @@ def test_resources_and_prompts_are_read_as_recorded_calls(tmp_path: Path, monkey
 
 
 @pytest.mark.guarantee("models-may-read")
-def test_the_allowlist_and_policy_hold_for_reading_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_allowlist_and_policy_hold_for_reading_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ModelEndpoint(calls(("do_nothing", {"why": "-"}))) as endpoint:
-        pursued(tmp_path / "a", monkeypatch, endpoint, tool_allowlist=["library.shelve"])
+        await pursued(tmp_path / "a", monkeypatch, endpoint, tool_allowlist=["library.shelve"])
         assert shown(endpoint) == ["library__shelve", *OWN]
     with ModelEndpoint(calls(("do_nothing", {"why": "-"}))) as endpoint:
         policy = {"deny": ["library.prompts/*"], "ask": [], "mode": None}
-        pursued(tmp_path / "b", monkeypatch, endpoint, tool_allowlist=["library.*"], policy=policy)
+        await pursued(tmp_path / "b", monkeypatch, endpoint, tool_allowlist=["library.*"], policy=policy)
         assert shown(endpoint) == [
             "library__resources_list",
             "library__resources_read",
@@ -104,12 +102,9 @@ def test_the_allowlist_and_policy_hold_for_reading_too(tmp_path: Path, monkeypat
         ]
 
 
-def test_missions_without_a_model_have_no_such_tools(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Runtime(state=tmp_path / "l.db", servers={"library": library()}) as runtime:
-            started = await runtime.runner.start(mission(allow_all_tools=True))
-            assert (await runtime.runner.state(started.session_id)).tools == ("library.shelve",)
-            with pytest.raises(ValidationFailed):
-                await runtime.runner.start(mission(tool_allowlist=["library.resources/read"]))
-
-    play(scene)
+async def test_missions_without_a_model_have_no_such_tools(tmp_path: Path) -> None:
+    async with Runtime(state=tmp_path / "l.db", servers={"library": library()}) as runtime:
+        started = await runtime.runner.start(mission(allow_all_tools=True))
+        assert (await runtime.runner.state(started.session_id)).tools == ("library.shelve",)
+        with pytest.raises(ValidationFailed):
+            await runtime.runner.start(mission(tool_allowlist=["library.resources/read"]))

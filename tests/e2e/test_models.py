@@ -242,27 +242,24 @@ def test_a_provider_that_wants_to_be_left_alone_is_asked_at_the_time_that_it_say
 
 @pytest.mark.guarantee("an-outage-is-a-wait")
 @pytest.mark.parametrize(("first", "second", "seconds", "following"), [(900, 300, 300, 1), (300, 900, 300, 0)])
-def test_if_all_providers_want_to_be_left_alone_the_first_that_may_be_asked_is_waited_for(
+async def test_if_all_providers_want_to_be_left_alone_the_first_that_may_be_asked_is_waited_for(
     first: int, second: int, seconds: int, following: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(request: dict[str, Any]) -> Reply:
         return failing(429, Retry_After=str(first if request["shape"] == "openai-chat" else second))
 
-    async def scene() -> None:
-        with scripted(monkeypatch, answer) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                wanted = mission(criteria=DONE, proposer=asked(OPENAI, fallback=[ANTHROPIC]))
-                mission_id = (await runtime.runner.start(wanted)).session_id
-                async with driving(runtime, mission_id):
-                    with anyio.fail_after(60):
-                        while len(waits := await events_of(runtime, mission_id, WaitBegan)) < 2:
-                            await anyio.sleep(0.01)
-                    await runtime.runner.abort(mission_id)
-                assert waits[-1].until - waits[-1].at == pytest.approx(seconds, abs=5)
-                assert [one.fallback for one in waits] == [1, following]
-                assert len(endpoint.seen) == 2
-
-    play(scene)
+    with scripted(monkeypatch, answer) as endpoint:
+        async with stage(tmp_path, step) as runtime:
+            wanted = mission(criteria=DONE, proposer=asked(OPENAI, fallback=[ANTHROPIC]))
+            mission_id = (await runtime.runner.start(wanted)).session_id
+            async with driving(runtime, mission_id):
+                with anyio.fail_after(60):
+                    while len(waits := await events_of(runtime, mission_id, WaitBegan)) < 2:
+                        await anyio.sleep(0.01)
+                await runtime.runner.abort(mission_id)
+            assert waits[-1].until - waits[-1].at == pytest.approx(seconds, abs=5)
+            assert [one.fallback for one in waits] == [1, following]
+            assert len(endpoint.seen) == 2
 
 
 @ALL
@@ -345,30 +342,25 @@ def test_after_the_last_fallback_the_first_model_is_asked_again(
 @ALL
 @STREAM
 @pytest.mark.guarantee("model-retries")
-def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed(
+async def test_a_provider_that_refuses_fails_the_mission_at_once_and_it_can_be_resumed(
     model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        with scripted(monkeypatch, failing(401), failing(404), calls(("world__step", {}))) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                service = runtime.runner
-                mission_id = (
-                    await service.start(mission(criteria=DONE, proposer=asked(model, stream=stream)))
-                ).session_id
-                for place, status in enumerate(("401", "404"), 1):  # a wrong key, and an unknown model
-                    state = await service.run(mission_id)
-                    assert (state.status, len(endpoint.seen)) == ("failed", place)
-                    assert state.failure is not None
-                    assert model in state.failure.error
-                    assert status in state.failure.error
-                    assert "stand-in" not in state.failure.error, "no key in the ledger"
-                assert (await service.run(mission_id)).verdict_reason == "criteria_met"
-
-    play(scene)
+    with scripted(monkeypatch, failing(401), failing(404), calls(("world__step", {}))) as endpoint:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.runner
+            mission_id = (await service.start(mission(criteria=DONE, proposer=asked(model, stream=stream)))).session_id
+            for place, status in enumerate(("401", "404"), 1):  # a wrong key, and an unknown model
+                state = await service.run(mission_id)
+                assert (state.status, len(endpoint.seen)) == ("failed", place)
+                assert state.failure is not None
+                assert model in state.failure.error
+                assert status in state.failure.error
+                assert "stand-in" not in state.failure.error, "no key in the ledger"
+            assert (await service.run(mission_id)).verdict_reason == "criteria_met"
 
 
 @pytest.mark.guarantee("model-retries")
-def test_a_refused_request_leaves_the_client_to_the_other_missions(
+async def test_a_refused_request_leaves_the_client_to_the_other_missions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request is under way when another one of the same model is refused: it is answered all the same."""
@@ -382,8 +374,7 @@ def test_a_refused_request_leaves_the_client_to_the_other_missions(
 
     held, refused = threading.Event(), threading.Event()
     right, wrong = (ModelRequest(system="S", messages=(UserMessage(text),)) for text in ("Go.", "Wrong."))
-
-    async def scene() -> list[str]:
+    with scripted(monkeypatch, answer):
         model = Providers(retries=Retries(tries=1)).open(OPENAI)
         said: list[str] = []
 
@@ -397,10 +388,7 @@ def test_a_refused_request_leaves_the_client_to_the_other_missions(
                 await model.answer(wrong)
             refused.set()
         await model.aclose()
-        return said
-
-    with scripted(monkeypatch, answer):
-        assert play(scene) == ["Right."]
+        assert said == ["Right."]
 
 
 @ALL
@@ -466,30 +454,25 @@ def test_the_wall_clock_cuts_a_request(
 @STREAM
 @pytest.mark.guarantee("model-within-time")
 @pytest.mark.parametrize("word", ["pause", "abort"])
-def test_the_operators_word_gives_up_a_question(
+async def test_the_operators_word_gives_up_a_question(
     word: str, model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                service = runtime.runner
-                wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
-                mission_id = (await service.start(wanted)).session_id
-                async with driving(runtime, mission_id):
-                    await anyio.to_thread.run_sync(endpoint.arrived.acquire)
-                    await getattr(service, word)(mission_id)
-                state = await service.state(mission_id)
-                if word == "abort":
-                    assert (state.status, state.verdict_reason) == ("terminated", "user_abort")
-                    return
-                assert (state.status, state.conversation.answers) == ("paused", {})
-                state = await service.run(mission_id)
-                assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
-                assert state.conversation.estimated_tokens > 0, (
-                    "the first one may have to be paid, and was never counted"
-                )
-
-    play(scene)
+    with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))) as endpoint:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.runner
+            wanted = mission(criteria=DONE, proposer=asked(model, stream=stream))
+            mission_id = (await service.start(wanted)).session_id
+            async with driving(runtime, mission_id):
+                await anyio.to_thread.run_sync(endpoint.arrived.acquire)
+                await getattr(service, word)(mission_id)
+            state = await service.state(mission_id)
+            if word == "abort":
+                assert (state.status, state.verdict_reason) == ("terminated", "user_abort")
+                return
+            assert (state.status, state.conversation.answers) == ("paused", {})
+            state = await service.run(mission_id)
+            assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
+            assert state.conversation.estimated_tokens > 0, "the first one may have to be paid, and was never counted"
 
 
 def refused(folder: Path, **wanted: Any) -> list[str]:
@@ -560,21 +543,20 @@ def test_thinking_comes_on_top_of_the_longest_answer(
 
 
 @pytest.mark.guarantee("model-checked-at-start")
-def test_a_mission_resumed_without_its_key_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=ANTHROPIC))).session_id
-                monkeypatch.delenv("ANTHROPIC_API_KEY")
-                before = (await runtime.runner.state(mission_id)).seq
-                with pytest.raises(PursuitError) as caught:
-                    await runtime.runner.run(mission_id)
-                assert caught.value.code == "model_unavailable"
-                assert (await runtime.runner.state(mission_id)).seq == before
-                monkeypatch.setenv("ANTHROPIC_API_KEY", endpoint.environment["ANTHROPIC_API_KEY"])
-                assert (await runtime.runner.run(mission_id)).verdict_reason == "criteria_met"
-
-    play(scene)
+async def test_a_mission_resumed_without_its_key_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+        async with stage(tmp_path, step) as runtime:
+            mission_id = (await runtime.runner.start(mission(criteria=DONE, proposer=ANTHROPIC))).session_id
+            monkeypatch.delenv("ANTHROPIC_API_KEY")
+            before = (await runtime.runner.state(mission_id)).seq
+            with pytest.raises(PursuitError) as caught:
+                await runtime.runner.run(mission_id)
+            assert caught.value.code == "model_unavailable"
+            assert (await runtime.runner.state(mission_id)).seq == before
+            monkeypatch.setenv("ANTHROPIC_API_KEY", endpoint.environment["ANTHROPIC_API_KEY"])
+            assert (await runtime.runner.run(mission_id)).verdict_reason == "criteria_met"
 
 
 def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

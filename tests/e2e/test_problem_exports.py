@@ -219,21 +219,17 @@ def test_public_servers_as_upstreams_are_fixed_points(tmp_path: Path, name: str,
     assert taken_in(words, tmp_path, era)[0] == first
 
 
-def test_a_submission_through_two_servers_is_taken_once_by_each(tmp_path: Path) -> None:
+async def test_a_submission_through_two_servers_is_taken_once_by_each(tmp_path: Path) -> None:
     words = ["-m", "pursuit", "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
     outer = Problem.from_stdio(sys.executable, words)
-
-    async def main() -> None:
-        async with Client(outer.to_mcp_server(state=tmp_path / "outer.db")) as agent:
-            assert not (await agent.call_tool("submit_final", {"answer": "Waltz"})).is_error
-            assert (await agent.call_tool("submit_final", {"answer": "Waltz"})).is_error
-
-    anyio.run(main)
+    async with Client(outer.to_mcp_server(state=tmp_path / "outer.db")) as agent:
+        assert not (await agent.call_tool("submit_final", {"answer": "Waltz"})).is_error
+        assert (await agent.call_tool("submit_final", {"answer": "Waltz"})).is_error
 
 
 @pytest.mark.guarantee("what-the-judge-reads-is-no-asset")
 @pytest.mark.parametrize("era", ["legacy", "auto"])
-def test_files_of_the_judge_are_no_resource_and_in_no_answer(tmp_path: Path, era: str) -> None:
+async def test_files_of_the_judge_are_no_resource_and_in_no_answer(tmp_path: Path, era: str) -> None:
     hidden = {"score.py": "def score(submission): return 1  # hush\n", "key.csv": "hush\n", "base.script": "# hush\n"}
     for name, text in {**hidden, "items.csv": "a,2\n"}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -264,4 +260,4 @@ def test_files_of_the_judge_are_no_resource_and_in_no_answer(tmp_path: Path, era
                     await agent.read_resource(f"problem://assets/{name}")
             assert not [text for text in words if "hush" in text or "key.csv" in text.replace("'key.csv' here", "")]
 
-    anyio.run(main)
+    await main()

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import LEGACY, MODERN, Client, House, house, run, told, words
+from gateway_stage import LEGACY, MODERN, Client, House, house, told, words
 from public_servers import SERVERS
 
 TOOL = "simulate-research-query"
@@ -45,46 +45,37 @@ async def followed(client: Client, task_id: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
-def test_a_plain_caller_gets_the_result_and_progress(era: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with everything(tmp_path) as here:
-            client = await here.client(era)
-            result = await client.call(TOOL, {"topic": "bees"}, _meta={"progressToken": "p"})
-            assert "Research Report: bees" in words(result)
-            said = [one["message"] for one in told(client, "notifications/progress")]
-            assert said == [stage for stage in STAGES if stage in said] and len(said) > 1
-            assert told(client, "notifications/tasks/status") == [], "the server's own task is not the client's"
-
-    run(main)
+async def test_a_plain_caller_gets_the_result_and_progress(era: str, tmp_path: Path) -> None:
+    async with everything(tmp_path) as here:
+        client = await here.client(era)
+        result = await client.call(TOOL, {"topic": "bees"}, _meta={"progressToken": "p"})
+        assert "Research Report: bees" in words(result)
+        said = [one["message"] for one in told(client, "notifications/progress")]
+        assert said == [stage for stage in STAGES if stage in said] and len(said) > 1
+        assert told(client, "notifications/tasks/status") == [], "the server's own task is not the client's"
 
 
-def test_a_first_generation_caller_gets_a_task_of_ours(tmp_path: Path) -> None:
+async def test_a_first_generation_caller_gets_a_task_of_ours(tmp_path: Path) -> None:
     def answer(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         assert method == "elicitation/create" and "_meta" in params
         return ANSWER
 
-    async def main() -> None:
-        async with everything(tmp_path) as here:
-            client = await here.client(LEGACY, {"elicitation": {"form": {}}}, answer)
-            made = await client.call(TOOL, {"topic": "python", "ambiguous": True}, task={"ttl": 60_000})
-            task_id = made["task"]["taskId"]
-            result = await client.result("tasks/result", {"taskId": task_id})
-            assert "python (technical)" in words(result), json.dumps(result)
-            assert client.asked == ["elicitation/create"]
-            statuses = [one["status"] for one in told(client, "notifications/tasks/status")]
-            assert statuses[-1] == "completed" and "input_required" in statuses
-            assert {one["taskId"] for one in told(client, "notifications/tasks/status")} == {task_id}
-
-    run(main)
+    async with everything(tmp_path) as here:
+        client = await here.client(LEGACY, {"elicitation": {"form": {}}}, answer)
+        made = await client.call(TOOL, {"topic": "python", "ambiguous": True}, task={"ttl": 60_000})
+        task_id = made["task"]["taskId"]
+        result = await client.result("tasks/result", {"taskId": task_id})
+        assert "python (technical)" in words(result), json.dumps(result)
+        assert client.asked == ["elicitation/create"]
+        statuses = [one["status"] for one in told(client, "notifications/tasks/status")]
+        assert statuses[-1] == "completed" and "input_required" in statuses
+        assert {one["taskId"] for one in told(client, "notifications/tasks/status")} == {task_id}
 
 
-def test_a_second_generation_caller_gets_a_task_of_ours(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with everything(tmp_path) as here:
-            client = await here.client(MODERN, {**TASKS, "elicitation": {"form": {}}})
-            made = await client.call(TOOL, {"topic": "python", "ambiguous": True})
-            assert made["resultType"] == "task" and made["taskId"].startswith("task-")
-            ended = await followed(client, made["taskId"])
-            assert ended["status"] == "completed" and "python (technical)" in words(ended["result"])
-
-    run(main)
+async def test_a_second_generation_caller_gets_a_task_of_ours(tmp_path: Path) -> None:
+    async with everything(tmp_path) as here:
+        client = await here.client(MODERN, {**TASKS, "elicitation": {"form": {}}})
+        made = await client.call(TOOL, {"topic": "python", "ambiguous": True})
+        assert made["resultType"] == "task" and made["taskId"].startswith("task-")
+        ended = await followed(client, made["taskId"])
+        assert ended["status"] == "completed" and "python (technical)" in words(ended["result"])

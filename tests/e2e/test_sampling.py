@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from front_door import CLIENTS, TRANSPORTS, House, mcp1_python
 from mcp import Client
@@ -63,17 +62,14 @@ def sampling(target: str, era: str, mode: str, asked: list[dict[str, Any]]) -> C
     return client(target, era, sampling_callback=sample, sampling_capabilities=able)
 
 
-def through_sdk(era: str, target: str, mode: str) -> dict[str, Any]:
-    async def main() -> dict[str, Any]:
-        asked: list[dict[str, Any]] = []
-        async with sampling(target, era, mode, asked) as connected:
-            started = (await connected.call_tool("mission_start", MISSION)).structured_content
-            assert started is not None
-            run = {"session_id": started["session_id"], "max_iterations_this_call": 10}
-            answer = (await connected.call_tool("mission_iterate", run)).structured_content
-        return {"started": started, "answer": answer, "asked": asked}
-
-    return anyio.run(main)
+async def through_sdk(era: str, target: str, mode: str) -> dict[str, Any]:
+    asked: list[dict[str, Any]] = []
+    async with sampling(target, era, mode, asked) as connected:
+        started = (await connected.call_tool("mission_start", MISSION)).structured_content
+        assert started is not None
+        run = {"session_id": started["session_id"], "max_iterations_this_call": 10}
+        answer = (await connected.call_tool("mission_iterate", run)).structured_content
+    return {"started": started, "answer": answer, "asked": asked}
 
 
 def through_one_thirty(house: House, target: str, mode: str) -> dict[str, Any]:
@@ -93,10 +89,14 @@ def through_one_thirty(house: House, target: str, mode: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.guarantee("clients-model-proposes")
 @pytest.mark.parametrize(("which", "transport", "mode"), EVERY)
-def test_the_model_of_every_client_completes_a_mission(which: str, transport: str, mode: str, tmp_path: Path) -> None:
+async def test_the_model_of_every_client_completes_a_mission(
+    which: str, transport: str, mode: str, tmp_path: Path
+) -> None:
     house = House(tmp_path)
     with house.target(transport) as target:
-        seen = through_one_thirty(house, target, mode) if which == ONE_THIRTY else through_sdk(which, target, mode)
+        seen = (
+            through_one_thirty(house, target, mode) if which == ONE_THIRTY else await through_sdk(which, target, mode)
+        )
     assert (seen["started"]["proposer"], seen["started"]["use_sampling"]) == ("sampling", True)
     assert seen["answer"]["status"] == "completed", seen["answer"]
     assert [row["iteration_index"] for row in seen["answer"]["iterations"]] == list(range(STEPS))
@@ -110,7 +110,7 @@ def test_the_model_of_every_client_completes_a_mission(which: str, transport: st
 
 @pytest.mark.slow
 @pytest.mark.guarantee("sampled-once")
-def test_killed_between_the_question_and_the_answer_it_goes_on_at_the_same_iteration(tmp_path: Path) -> None:
+async def test_killed_between_the_question_and_the_answer_it_goes_on_at_the_same_iteration(tmp_path: Path) -> None:
     house = House(tmp_path)
     modern = ERAS[1]
 
@@ -135,12 +135,12 @@ def test_killed_between_the_question_and_the_answer_it_goes_on_at_the_same_itera
     before: Any = None
     for number in range(-1, STEPS):
         with house.serving() as served:
-            name, result = anyio.run(leg, served.url, name, before, number)
+            name, result = await leg(served.url, name, before, number)
             assert isinstance(result, InputRequiredResult) == (number < STEPS - 1), result
             before = result
             served.kill()
         assert house.lines("sampled") == LINES[: 2 * (number + 1)]
     assert before.structured_content["status"] == "completed"
     assert [row["iteration_index"] for row in before.structured_content["iterations"]] == list(range(STEPS))
-    answered = [event for event in anyio.run(house.events, name) if isinstance(event, ModelAnswered)]
+    answered = [event for event in await house.events(name) if isinstance(event, ModelAnswered)]
     assert [(event.iteration, event.attempt) for event in answered] == [(number, 0) for number in range(STEPS)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cli_stage import COMMAND, Place
-from engine_stage import mission, outcomes, play, proposal, replay
+from engine_stage import mission, outcomes, proposal, replay
 from public_servers import NODE, NODE_SERVERS
 
 from pursuit import Runtime
@@ -31,39 +31,39 @@ def runtime(tmp_path: Path, command: list[str]) -> Runtime:
     return Runtime(state=tmp_path / "ledger.db", config=load_configuration(path))
 
 
-def pursued(tmp_path: Path, command: list[str], *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], dict[str, Any]]:
+async def pursued(
+    tmp_path: Path, command: list[str], *calls: tuple[str, dict[str, Any]]
+) -> tuple[list[Any], dict[str, Any]]:
     """The outcomes of these calls of one mission, and its last results as they were stored."""
-
-    async def scene() -> tuple[list[Any], dict[str, Any]]:
-        async with runtime(tmp_path, command) as opened:
-            names = sorted({name for name, _ in calls})
-            wanted = mission(proposer=replay(proposal(*calls)), tool_allowlist=names)
-            mission_id = (await opened.runner.start(wanted)).session_id
-            await opened.runner.run(mission_id)
-            page = await opened.runner.history(mission_id, full=True)
-            tasks = await opened.tasks.list()
-            return await outcomes(opened, mission_id), {"rows": page["iterations"][0]["calls"], "tasks": tasks}
-
-    return play(scene)
+    async with runtime(tmp_path, command) as opened:
+        names = sorted({name for name, _ in calls})
+        wanted = mission(proposer=replay(proposal(*calls)), tool_allowlist=names)
+        mission_id = (await opened.runner.start(wanted)).session_id
+        await opened.runner.run(mission_id)
+        page = await opened.runner.history(mission_id, full=True)
+        tasks = await opened.tasks.list()
+        return await outcomes(opened, mission_id), {"rows": page["iterations"][0]["calls"], "tasks": tasks}
 
 
 @pytest.mark.guarantee("tasks-of-servers")
-def test_a_mission_gets_the_result_of_a_first_generation_task(tmp_path: Path) -> None:
+async def test_a_mission_gets_the_result_of_a_first_generation_task(tmp_path: Path) -> None:
     """`simulate-research-query` refuses plain calls: it is a task or nothing."""
-    found, more = pursued(tmp_path, [str(NODE), str(EVERYTHING)], ("far.simulate-research-query", {"topic": "wind"}))
+    found, more = await pursued(
+        tmp_path, [str(NODE), str(EVERYTHING)], ("far.simulate-research-query", {"topic": "wind"})
+    )
     assert found == [("far.simulate-research-query", "ok")]
     assert "Research Report: wind" in json.dumps(more["rows"])
 
 
 @pytest.mark.guarantee("tasks-of-servers")
-def test_a_mission_gets_the_results_of_second_generation_tasks(tmp_path: Path) -> None:
+async def test_a_mission_gets_the_results_of_second_generation_tasks(tmp_path: Path) -> None:
     calls = [
         ("far.slow_compute", {"seconds": 20, "label": "x"}),
         ("far.failing_job", {}),
         ("far.protocol_error_job", {}),
         ("far.greet", {"name": "Ann"}),
     ]
-    found, more = pursued(tmp_path, [sys.executable, str(FIXTURE)], *calls)
+    found, more = await pursued(tmp_path, [sys.executable, str(FIXTURE)], *calls)
     assert [outcome for _tool, outcome in found] == ["ok", "failed", "failed", "ok"]
     rows = {row["tool"]: row for row in more["rows"]}
     assert "computed: x" in json.dumps(rows["far.slow_compute"])

@@ -107,30 +107,23 @@ def _check(world: World, pending: dict[str, Any], calls: dict[str, Any], before:
 
 @pytest.mark.guarantee("crash-at-every-write")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, when: Literal["before", "after"]) -> None:
-    async def rounds() -> int:
-        _, writes = await first_run(mission(), World(), tmp_path / "whole" / "ledger.db", None, when)
-        for at in range(1, writes + 1):
-            await _crash_and_restart(tmp_path / f"{at}-{when}" / "ledger.db", at, when)
-        return writes
-
-    assert anyio.run(rounds) > 25, "the mission is too short to be a test"
+async def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, when: Literal["before", "after"]) -> None:
+    _, writes = await first_run(mission(), World(), tmp_path / "whole" / "ledger.db", None, when)
+    for at in range(1, writes + 1):
+        await _crash_and_restart(tmp_path / f"{at}-{when}" / "ledger.db", at, when)
+    assert writes > 25, "the mission is too short to be a test"
 
 
 @pytest.mark.guarantee("crash-at-every-write")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_nothing_is_lost_and_nothing_runs_twice_on_postgres(
+async def test_nothing_is_lost_and_nothing_runs_twice_on_postgres(
     tmp_path: Path, new_database: NewDatabase, when: Literal["before", "after"]
 ) -> None:
     """Every sixth write, since the engine is the same; the soak run takes all."""
-
-    async def rounds() -> int:
-        _, writes = await first_run(mission(), World(), file_of(new_database(), tmp_path), None, when)
-        for at in range(1, writes + 1, 1 if os.environ.get("PURSUIT_SOAK") else 6):
-            await _crash_and_restart(file_of(new_database(), tmp_path), at, when)
-        return writes
-
-    assert anyio.run(rounds) > 25, "the mission is too short to be a test"
+    _, writes = await first_run(mission(), World(), file_of(new_database(), tmp_path), None, when)
+    for at in range(1, writes + 1, 1 if os.environ.get("PURSUIT_SOAK") else 6):
+        await _crash_and_restart(file_of(new_database(), tmp_path), at, when)
+    assert writes > 25, "the mission is too short to be a test"
 
 
 @pytest.mark.guarantee("crash-at-every-write")
@@ -218,7 +211,7 @@ async def _full_disk(folder: Path, at: int) -> None:
 
 
 @pytest.mark.guarantee("no-effect-without-intent")
-def test_a_full_disk_stops_before_the_next_effect(tmp_path: Path) -> None:
+async def test_a_full_disk_stops_before_the_next_effect(tmp_path: Path) -> None:
     """The writer refuses from a chosen write on: no tool runs after it, and a later run loses nothing."""
     for at in range(2, 14):
-        anyio.run(_full_disk, tmp_path, at)
+        await _full_disk(tmp_path, at)

@@ -76,41 +76,35 @@ def lines(record: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("fleet-survives-crashes")
-def test_killed_with_children_at_work_the_parents_resume_goes_on_with_them(tmp_path: Path) -> None:
-    async def scene() -> None:
-        mission_id = await killed(tmp_path)
-        async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
-            state = await here.runner.run(mission_id)
-            assert state.verdict_reason == "max_iterations"
-            assert len(state.children) == 2
-            for name in state.children:
-                child = await here.runner.state(name)
-                assert (child.closed, child.verdict_reason, child.iteration_count) == (True, "max_iterations", STEPS)
-            assert used_of(state)["max_iterations"] == 2 * STEPS + 1
-        every = {f"{name}{place}": 1 for name in "ab" for place in range(STEPS)}
-        assert Counter(lines(tmp_path / "record")) == every, "a step whose outcome is unknown is not repeated"
-
-    anyio.run(scene)
+async def test_killed_with_children_at_work_the_parents_resume_goes_on_with_them(tmp_path: Path) -> None:
+    mission_id = await killed(tmp_path)
+    async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
+        state = await here.runner.run(mission_id)
+        assert state.verdict_reason == "max_iterations"
+        assert len(state.children) == 2
+        for name in state.children:
+            child = await here.runner.state(name)
+            assert (child.closed, child.verdict_reason, child.iteration_count) == (True, "max_iterations", STEPS)
+        assert used_of(state)["max_iterations"] == 2 * STEPS + 1
+    every = {f"{name}{place}": 1 for name in "ab" for place in range(STEPS)}
+    assert Counter(lines(tmp_path / "record")) == every, "a step whose outcome is unknown is not repeated"
 
 
 @pytest.mark.slow
 @pytest.mark.guarantee("a-parents-end-is-its-childrens")
-def test_killed_with_children_at_work_an_abort_ends_them_all(tmp_path: Path) -> None:
-    async def scene() -> None:
-        mission_id = await killed(tmp_path)
-        async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
-            state = await here.runner.abort(mission_id)
-            assert (state.closed, len(state.children)) == (True, 2)
-            done = 0
-            for name in state.children:
-                child = await here.runner.state(name)
-                assert (child.closed, child.verdict_reason) == (True, "user_abort")
-                done += child.iteration_count
-            assert state.lent["max_iterations"] == done <= 2 * STEPS
-            before = lines(tmp_path / "record")
-            assert sorted(before) == ["a0", "a1", "b0", "b1"]
-        async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
-            assert await here.runner.interrupted() == []
-        assert lines(tmp_path / "record") == before
-
-    anyio.run(scene)
+async def test_killed_with_children_at_work_an_abort_ends_them_all(tmp_path: Path) -> None:
+    mission_id = await killed(tmp_path)
+    async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
+        state = await here.runner.abort(mission_id)
+        assert (state.closed, len(state.children)) == (True, 2)
+        done = 0
+        for name in state.children:
+            child = await here.runner.state(name)
+            assert (child.closed, child.verdict_reason) == (True, "user_abort")
+            done += child.iteration_count
+        assert state.lent["max_iterations"] == done <= 2 * STEPS
+        before = lines(tmp_path / "record")
+        assert sorted(before) == ["a0", "a1", "b0", "b1"]
+    async with driving.runtime(tmp_path / "ledger.db", tmp_path / "record") as here:
+        assert await here.runner.interrupted() == []
+    assert lines(tmp_path / "record") == before

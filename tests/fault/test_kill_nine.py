@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +134,7 @@ async def _settled_by_iteration(ledger: SqliteLedger, mission_id: str) -> list[i
 
 @pytest.mark.slow
 @pytest.mark.guarantee("survives-kill-nine")
-def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) -> None:
+async def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) -> None:
     record = tmp_path / "record"
     (tmp_path / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=record))
     (tmp_path / "mission.toml").write_text(MISSION)
@@ -145,7 +144,7 @@ def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) ->
     mission_id = json.loads(out)["session_id"]
     chance = random.Random(20261115)
     for number in range(KILLS):
-        anyio.run(partial(_kill, tmp_path, state, mission_id, chance, in_script=number == 0))
+        await _kill(tmp_path, state, mission_id, chance, in_script=number == 0)
     last = _pursuit(tmp_path, "iterate", mission_id, "--iterations", str(CALM), "--json", by=pursuit())
     out, _ = last.communicate(timeout=300)
     assert (last.returncode, json.loads(out)["status"]) == (0, "running")
@@ -153,7 +152,7 @@ def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) ->
     marks = [line.split() for line in record.read_text().splitlines()]
     assert not _gone({int(pid) for kind, _, pid in marks if kind == "born"}), "an orphan is left"
     executed = Counter((kind, key) for kind, key, _ in marks if kind != "born")
-    anyio.run(_judge, state, mission_id, executed)
+    await _judge(state, mission_id, executed)
 
 
 async def _judge(state: Path, mission_id: str, executed: Counter[tuple[str, str]]) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from pursuit.ledger.sqlite import SqliteLedger
@@ -56,7 +55,7 @@ def acknowledged_until_killed(path: Path, lines: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", [11])
-def test_no_acknowledged_event_is_lost_by_kill_9(tmp_path: Path, seed: int) -> None:
+async def test_no_acknowledged_event_is_lost_by_kill_9(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = tmp_path / "ledger.db"
 
@@ -78,4 +77,4 @@ def test_no_acknowledged_event_is_lost_by_kill_9(tmp_path: Path, seed: int) -> N
     for _ in range(6):
         heads = acknowledged_until_killed(path, chance.randrange(1, 1500))
         assert heads
-        anyio.run(check, heads)
+        await check(heads)

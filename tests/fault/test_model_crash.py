@@ -118,7 +118,7 @@ async def crash_and_restart(
 
 @pytest.mark.guarantee("answers-are-paid-once")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_answer_in_the_ledger_is_never_asked_for_again(
+async def test_an_answer_in_the_ledger_is_never_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Literal["before", "after"]
 ) -> None:
     with scripted(monkeypatch, reply_to) as endpoint:
@@ -129,13 +129,13 @@ def test_an_answer_in_the_ledger_is_never_asked_for_again(
                 await crash_and_restart(mission(), tmp_path, endpoint, at, when)
             return writes
 
-        assert anyio.run(rounds) > 12, "the mission is too short to be a test"
+        assert await rounds() > 12, "the mission is too short to be a test"
 
 
 @ALL
 @STREAM
 @pytest.mark.guarantee("answers-are-paid-once")
-def test_a_request_in_flight_at_a_crash_is_sent_once_more_and_counted_as_an_estimate(
+async def test_a_request_in_flight_at_a_crash_is_sent_once_more_and_counted_as_an_estimate(
     model: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The crashes are before the writes of the first answer and of what follows from it."""
@@ -145,7 +145,7 @@ def test_a_request_in_flight_at_a_crash_is_sent_once_more_and_counted_as_an_esti
             wanted = mission(model, stream=stream)
             return [await crash_and_restart(wanted, tmp_path, endpoint, at, "before") for at in range(6, 8)]
 
-        found = anyio.run(rounds)
+        found = await rounds()
     assert (0, 1) in found, "in flight"
     assert (1, 0) in found, "recorded"
 

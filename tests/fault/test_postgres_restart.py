@@ -59,7 +59,7 @@ async def appends_meanwhile(address: str, befalls: Callable[[], None]) -> None:
 
 
 @pytest.mark.guarantee("appends-in-doubt-are-settled")
-def test_the_database_restarts_in_the_middle_of_appends() -> None:
+async def test_the_database_restarts_in_the_middle_of_appends() -> None:
     with own_server() as server:
 
         def restarts() -> None:
@@ -68,7 +68,7 @@ def test_the_database_restarts_in_the_middle_of_appends() -> None:
                 server.start()
 
         # The first of its hosts, where nothing listens, is passed over each time.
-        anyio.run(appends_meanwhile, two_hosts(1, server.port), restarts)
+        await appends_meanwhile(two_hosts(1, server.port), restarts)
 
 
 @pytest.mark.soak

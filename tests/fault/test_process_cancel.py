@@ -47,7 +47,7 @@ def tree(folder: Path, leave: str, **given: float) -> Command:
 
 @pytest.mark.guarantee("cancel-ends-the-tree")
 @pytest.mark.parametrize("leave", ["stay", "leave"])
-def test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second(tmp_path: Path, leave: str) -> None:
+async def test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second(tmp_path: Path, leave: str) -> None:
     grace = 1.0
 
     async def cancelled(stage: Stage, folder: Path) -> float:
@@ -66,12 +66,10 @@ def test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second(tmp_pa
         assert len(await stage.processes.tail(task_id)) == 3
         return took
 
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path, seconds=120) as stage:
         for number, watch in enumerate(promptly(grace + 1)):
             watch.took = await cancelled(stage, tmp_path / f"try-{number}")
             assert watch.took >= grace
-
-    on_stage(tmp_path, body, seconds=120)
 
 
 # A child in a session of its own, without an environment, that ignores SIGTERM: `lonely` has lost its parent before the
@@ -105,11 +103,10 @@ time.sleep(60)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no subreapers")
 @pytest.mark.parametrize("how", ["lonely", "silent", "daemon"])
-def test_a_child_that_lost_everything_does_not_get_away(tmp_path: Path, how: str) -> None:
+async def test_a_child_that_lost_everything_does_not_get_away(tmp_path: Path, how: str) -> None:
     (tmp_path / "escape.py").write_text(ESCAPE)
     words = [sys.executable, "-S", str(tmp_path / "escape.py"), str(tmp_path), how]
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(Command(argv=words, grace=0.5))
         await stage.store.wait(task_id, lambda now: now.message == "up")
         child = int((tmp_path / "child").read_text())
@@ -120,8 +117,6 @@ def test_a_child_that_lost_everything_does_not_get_away(tmp_path: Path, how: str
         if got_away:
             os.kill(child, 9)
         assert not got_away
-
-    on_stage(tmp_path, body)
 
 
 # Two orphans in sessions of their own, without an environment: one ends at once, the other is left behind.
@@ -145,8 +140,8 @@ while not os.path.exists(f"{folder}/end"):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no subreapers")
-def test_orphans_are_reaped_and_what_a_command_leaves_behind_lives_on(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_orphans_are_reaped_and_what_a_command_leaves_behind_lives_on(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(Command(argv=[sys.executable, "-S", "-c", LEAVES, str(tmp_path)]))
         await stage.store.wait(task_id, lambda now: now.message == "up")
         await until(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text() != "")
@@ -161,18 +156,15 @@ def test_orphans_are_reaped_and_what_a_command_leaves_behind_lives_on(tmp_path: 
         finally:
             os.kill(daemon, 9)
 
-    on_stage(tmp_path, body)
 
-
-def test_who_leaves_when_asked_is_not_waited_for(tmp_path: Path) -> None:
+async def test_who_leaves_when_asked_is_not_waited_for(tmp_path: Path) -> None:
     source = """
 import os, signal, time
 def leave(*_): os.write(1, b"tidied up\\n"); os._exit(0)  # not print: the signal may come inside the other one
 signal.signal(signal.SIGTERM, leave)
 print("ready", flush=True); time.sleep(60)
 """
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python(source, grace=30))
         await stage.store.wait(task_id, lambda now: now.message == "ready")
         begin = time.monotonic()
@@ -182,11 +174,9 @@ print("ready", flush=True); time.sleep(60)
         assert (state.status, state.exit_code) == ("cancelled", 0)
         assert await stage.processes.tail(task_id) == ["ready", "tidied up"]
 
-    on_stage(tmp_path, body)
 
-
-def test_a_cancel_in_the_moment_of_the_start_leaves_nothing(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_cancel_in_the_moment_of_the_start_leaves_nothing(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         for _ in range(5):
             task_id = await stage.begin(python("import time; time.sleep(60)", grace=5))
             await stage.host.cancel(task_id)
@@ -194,8 +184,6 @@ def test_a_cancel_in_the_moment_of_the_start_leaves_nothing(tmp_path: Path) -> N
             assert state.status == "cancelled"
         marked = [one for one in psutil.process_iter() if task_id in environment(one)]
         assert marked == []
-
-    on_stage(tmp_path, body)
 
 
 def environment(process: psutil.Process) -> str:
@@ -205,29 +193,22 @@ def environment(process: psutil.Process) -> str:
         return ""
 
 
-def test_a_command_that_another_process_started_can_be_cancelled(tmp_path: Path) -> None:
-    async def leave(stage: Stage) -> str:
+async def test_a_command_that_another_process_started_can_be_cancelled(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(tree(tmp_path, "leave", grace=0.3))
         await stage.store.wait(task_id, lambda now: now.done == 3)
-        return task_id
-
-    task_id = on_stage(tmp_path, leave)
     assert all(lives(pid) for pid in pids(tmp_path))
-
-    async def back(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         await stage.host.cancel(task_id)
         state = await stage.store.wait(task_id)
         assert (state.status, state.exit_code) == ("cancelled", 137)
         assert not any(lives(pid) for pid in pids(tmp_path))
 
-    on_stage(tmp_path, back)
-
 
 @pytest.mark.slow
-def test_many_commands_side_by_side_are_all_cancelled(tmp_path: Path) -> None:
+async def test_many_commands_side_by_side_are_all_cancelled(tmp_path: Path) -> None:
     count = 200 if "PURSUIT_SOAK" in os.environ else 40
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path, seconds=120) as stage:
         ids = [await stage.begin(Command(argv=["sleep", "600"])) for _ in range(count)]
         for task_id in ids:
             while not (stage.place(task_id) / "meta").exists():
@@ -236,5 +217,3 @@ def test_many_commands_side_by_side_are_all_cancelled(tmp_path: Path) -> None:
             await stage.host.cancel(task_id)
         states = [await stage.store.wait(task_id) for task_id in ids]
         assert {(state.status, state.exit_code) for state in states} == {("cancelled", 143)}
-
-    on_stage(tmp_path, body, seconds=120)

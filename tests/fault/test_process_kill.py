@@ -51,20 +51,16 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def stored(folder: Path, task_id: str, units: int | None = None) -> TaskState:
+async def stored(folder: Path, task_id: str, units: int | None = None) -> TaskState:
     """The task once so many units are marked, or once it has ended."""
-
-    async def run() -> TaskState:
-        ledger = SqliteLedger.open(folder / "ledger.db")
-        try:
-            with anyio.fail_after(120):
-                return await TaskStore(ledger).wait(
-                    task_id, lambda now: now.terminal or (units is not None and now.done >= units)
-                )
-        finally:
-            await ledger.close()
-
-    return anyio.run(run)
+    ledger = SqliteLedger.open(folder / "ledger.db")
+    try:
+        with anyio.fail_after(120):
+            return await TaskStore(ledger).wait(
+                task_id, lambda now: now.terminal or (units is not None and now.done >= units)
+            )
+    finally:
+        await ledger.close()
 
 
 def logged(folder: Path, task_id: str) -> Iterator[bytes]:
@@ -86,18 +82,18 @@ def assert_every_line_once(folder: Path, task_id: str, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("commands-survive-us")
-def test_every_line_counts_once_across_three_kills(tmp_path: Path) -> None:
+async def test_every_line_counts_once_across_three_kills(tmp_path: Path) -> None:
     count, parts = (1_000_000 if SOAK else 100_000), 4
     server = serving(tmp_path, WRITER, str(tmp_path), str(count), str(parts))
     assert server.stdout is not None
     task_id = server.stdout.readline().strip()
     for part in range(parts - 1):
         # Killed after a mark in the middle of what it reads, while the command writes.
-        stored(tmp_path, task_id, units=count * part // parts + 1)
+        await stored(tmp_path, task_id, units=count * part // parts + 1)
         kill(server)
         (tmp_path / f"go{part}").touch()
         server = serving(tmp_path)
-    state = stored(tmp_path, task_id)
+    state = await stored(tmp_path, task_id)
     server.communicate(timeout=120)
     assert (state.status, state.exit_code, state.done) == ("failed", 7, count)
     assert_every_line_once(tmp_path, task_id, count)
@@ -107,7 +103,7 @@ def test_every_line_counts_once_across_three_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("commands-survive-us")
-def test_killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
+async def test_killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
     """Also before the command was started: then it never is, and the task says so."""
     chance = random.Random(4)
     for run in range(60 if SOAK else 4):
@@ -126,7 +122,7 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice(tmp_pat
             time.sleep(chance.choice([0.0, chance.uniform(0, 0.05), chance.uniform(0, 0.5)]))
             kill(server)
             server = serving(folder)
-        state = stored(folder, task_id)
+        state = await stored(folder, task_id)
         server.communicate(timeout=120)
         if starts.exists():
             assert (state.status, state.exit_code, state.done, starts.read_text()) == ("failed", 7, count, "x")
@@ -143,12 +139,11 @@ def killed_supervisor(folder: Path, task_id: str) -> int:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_supervisor_that_is_killed_fails_its_tasks_with_the_reason_and_leaves_nothing(
+async def test_a_supervisor_that_is_killed_fails_its_tasks_with_the_reason_and_leaves_nothing(
     tmp_path: Path, silent: bool
 ) -> None:
     source = "import time; print('line 1', flush=True)\nwhile True: time.sleep(0.05)" + ("" if silent else "; print(1)")
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python(source, grace=0.2))
         await stage.store.wait(task_id, lambda now: now.message is not None)
         pid = killed_supervisor(stage.place(task_id), task_id)
@@ -162,35 +157,25 @@ def test_a_supervisor_that_is_killed_fails_its_tasks_with_the_reason_and_leaves_
         again = await stage.run(python("print(2)"))
         assert (again.status, await stage.processes.tail(again.task_id)) == ("completed", ["2"])
 
-    on_stage(tmp_path, body)
 
-
-def test_a_supervisor_that_was_killed_while_nobody_was_there_is_noticed_when_somebody_comes(tmp_path: Path) -> None:
-    async def leave(stage: Stage) -> str:
+async def test_a_supervisor_that_was_killed_while_nobody_was_there_is_noticed_when_somebody_comes(
+    tmp_path: Path,
+) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python("import time; print('line 1', flush=True); time.sleep(60)", grace=0.2))
         await stage.store.wait(task_id, lambda now: now.message is not None)
-        return task_id
-
-    task_id = on_stage(tmp_path, leave)
     pid = killed_supervisor(tmp_path / "tasks" / task_id, task_id)
-
-    async def back(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.store.wait(task_id)
         assert (state.status, state.exit_code) == ("failed", None)
         assert not lives(pid)
 
-    on_stage(tmp_path, back)
 
-
-def test_a_pid_that_another_process_has_got_is_not_ours(tmp_path: Path) -> None:
+async def test_a_pid_that_another_process_has_got_is_not_ours(tmp_path: Path) -> None:
     """As after a restart of the machine: no supervisor, and a stranger behind the number."""
-
-    async def leave(stage: Stage) -> str:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python("import time; print('line 1', flush=True); time.sleep(60)", grace=0.2))
         await stage.store.wait(task_id, lambda now: now.message is not None)
-        return task_id
-
-    task_id = on_stage(tmp_path, leave)
     folder = tmp_path / "tasks" / task_id
     os.kill(killed_supervisor(folder, task_id), signal.SIGKILL)
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
@@ -202,16 +187,16 @@ def test_a_pid_that_another_process_has_got_is_not_ours(tmp_path: Path) -> None:
             state = await stage.store.wait(task_id)
             assert (state.status, state.exit_code) == ("failed", None)
 
-        on_stage(tmp_path, back)
+        async with on_stage(tmp_path) as it:
+            await back(it)
         assert stranger.poll() is None
     finally:
         stranger.communicate(b"\n")
 
 
-def test_a_command_that_nobody_started_is_never_started(tmp_path: Path) -> None:
+async def test_a_command_that_nobody_started_is_never_started(tmp_path: Path) -> None:
     """Its server died between the record and the start; a supervisor that gets to it later is too late."""
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         for laid_out in (False, True):
             state = await stage.store.create(kind="process", title="t", requestor="local", owner="owner-of-before")
             if laid_out:
@@ -224,13 +209,11 @@ def test_a_command_that_nobody_started_is_never_started(tmp_path: Path) -> None:
             assert "was not started" in state.message
         assert json.loads((folder / "claim").read_text()) == {"void": True}
 
-    on_stage(tmp_path, body)
 
-
-def test_a_supervisor_that_is_killed_while_it_starts_commands_leaves_no_process_and_no_open_task(
+async def test_a_supervisor_that_is_killed_while_it_starts_commands_leaves_no_process_and_no_open_task(
     tmp_path: Path,
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         first = await stage.begin(python("import time; time.sleep(3600)", grace=0.2))
         await until(lambda: (stage.place(first) / "meta").exists())
         ids = [first, *[await stage.begin(python("import time; time.sleep(3600)", grace=0.2)) for _ in range(20)]]
@@ -240,8 +223,6 @@ def test_a_supervisor_that_is_killed_while_it_starts_commands_leaves_no_process_
             await stage.host.cancel(task_id)
             assert (await stage.store.wait(task_id)).status in {"failed", "cancelled"}
         assert not [pid for pid in psutil.pids() if tag_of(pid) in ids]
-
-    on_stage(tmp_path, body)
 
 
 def tag_of(pid: int) -> str | None:

@@ -145,10 +145,10 @@ def _once(record: Path, calls: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("the-operator-wins")
-def test_the_operators_word_wins_whenever_it_comes(tmp_path: Path) -> None:
+async def test_the_operators_word_wins_whenever_it_comes(tmp_path: Path) -> None:
     chance = random.Random(7)
     for number in range(ROUNDS):
         for attempt, watch in enumerate(promptly(HALF_A_SECOND)):
             folder = tmp_path / f"{number}-{attempt}"
             folder.mkdir()
-            watch.took = anyio.run(_round, folder, chance, ("abort", "pause", "complete")[number % 3])
+            watch.took = await _round(folder, chance, ("abort", "pause", "complete")[number % 3])

@@ -40,45 +40,41 @@ anyio.run(main)
 """
 
 
-def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
+async def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
     """The status and message that a task has after a worker in another process did this."""
-
-    async def run() -> tuple[str, str | None]:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        store = TaskStore(ledger)
-        with anyio.fail_after(180):
-            async with TaskHost(store) as host:
-                host.maintain()
-                task_id = (await store.create(kind="work", title="t", requestor="local")).task_id
-                argv = [sys.executable, "-c", WORKER, str(tmp_path / "ledger.db"), task_id, how]
-                worker = await anyio.open_process(argv, stderr=subprocess.DEVNULL)
-                assert worker.stdout is not None
-                assert b"at work" in await worker.stdout.receive()
-                if how == "hang":
-                    assert (await store.get(task_id)).message == "at work"
-                    os.kill(worker.pid, signal.SIGKILL)
-                state = await store.wait(task_id)
-                await worker.wait()
-                await worker.aclose()
-        await ledger.close()
-        return state.status, state.message
-
-    return anyio.run(run)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    store = TaskStore(ledger)
+    with anyio.fail_after(180):
+        async with TaskHost(store) as host:
+            host.maintain()
+            task_id = (await store.create(kind="work", title="t", requestor="local")).task_id
+            argv = [sys.executable, "-c", WORKER, str(tmp_path / "ledger.db"), task_id, how]
+            worker = await anyio.open_process(argv, stderr=subprocess.DEVNULL)
+            assert worker.stdout is not None
+            assert b"at work" in await worker.stdout.receive()
+            if how == "hang":
+                assert (await store.get(task_id)).message == "at work"
+                os.kill(worker.pid, signal.SIGKILL)
+            state = await store.wait(task_id)
+            await worker.wait()
+            await worker.aclose()
+    await ledger.close()
+    return state.status, state.message
 
 
 @pytest.mark.guarantee("work-from-any-process")
-def test_a_worker_that_is_killed_leaves_a_failed_task_with_the_reason(tmp_path: Path) -> None:
-    status, message = played(tmp_path, "hang")
+async def test_a_worker_that_is_killed_leaves_a_failed_task_with_the_reason(tmp_path: Path) -> None:
+    status, message = await played(tmp_path, "hang")
     assert status == "failed"
     assert message is not None
     assert "the process that worked at it ended" in message
 
 
 @pytest.mark.guarantee("work-from-any-process")
-def test_a_worker_in_another_process_completes_a_task(tmp_path: Path) -> None:
-    assert played(tmp_path, "complete")[0] == "completed"
+async def test_a_worker_in_another_process_completes_a_task(tmp_path: Path) -> None:
+    assert (await played(tmp_path, "complete"))[0] == "completed"
 
 
 @pytest.mark.guarantee("work-from-any-process")
-def test_a_worker_in_another_process_that_raises_fails_the_task(tmp_path: Path) -> None:
-    assert played(tmp_path, "raise") == ("failed", "ValueError: no luck")
+async def test_a_worker_in_another_process_that_raises_fails_the_task(tmp_path: Path) -> None:
+    assert await played(tmp_path, "raise") == ("failed", "ValueError: no luck")

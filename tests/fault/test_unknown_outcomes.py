@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from asker_stage import asker
-from engine_stage import events_of, mission, outcomes, play, proposal, replay, script, stage
+from engine_stage import events_of, mission, outcomes, proposal, replay, script, stage
 from model_endpoint import Reply, calls
 from model_stage import BOTH, DONE, pursued, quickly, scripted, step
 
@@ -60,27 +60,23 @@ def staged(folder: Path, config: ServerConfig) -> Runtime:
     return Runtime(state=folder / "ledger.db", config=configuration)
 
 
-def settled(
+async def settled(
     folder: Path, opened: Runtime, *wanted: Any, between: Callable[[], object] | None = None, **more: Any
 ) -> tuple[list[str | None], CallSettled]:
     """The outcomes of the calls of one mission, and the last settlement.
 
     With `between` the last call has a mission of its own, which begins when `between` returns.
     """
-
-    async def scene() -> tuple[list[str | None], CallSettled]:
-        async with opened as runtime:
-            if between is not None and wanted[:-1]:
-                first = await runtime.runner.start(mission(proposer=replay(proposal(*wanted[:-1]))))
-                await runtime.runner.run(first.session_id)
-                await anyio.to_thread.run_sync(between)
-            given = {"proposer": replay(proposal(*(wanted if between is None else wanted[-1:]))), **more}
-            mission_id = (await runtime.runner.start(mission(**given))).session_id
-            await runtime.runner.run(mission_id)
-            found = [outcome for _tool, outcome in await outcomes(runtime, mission_id)]
-            return found, (await events_of(runtime, mission_id, CallSettled))[-1]
-
-    return play(scene)
+    async with opened as runtime:
+        if between is not None and wanted[:-1]:
+            first = await runtime.runner.start(mission(proposer=replay(proposal(*wanted[:-1]))))
+            await runtime.runner.run(first.session_id)
+            await anyio.to_thread.run_sync(between)
+        given = {"proposer": replay(proposal(*(wanted if between is None else wanted[-1:]))), **more}
+        mission_id = (await runtime.runner.start(mission(**given))).session_id
+        await runtime.runner.run(mission_id)
+        found = [outcome for _tool, outcome in await outcomes(runtime, mission_id)]
+        return found, (await events_of(runtime, mission_id, CallSettled))[-1]
 
 
 def effect(folder: Path, key: str, die: str = "", tool: str = "effect") -> tuple[str, dict[str, Any]]:
@@ -101,14 +97,14 @@ def ended_by(folder: Path, when: str, tool: str = "effect") -> list[tuple[str, d
 @pytest.mark.guarantee("no-silent-repeat-when-a-server-dies")
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 @WHEN
-def test_a_call_of_a_mission(when: str, transport: str, tmp_path: Path) -> None:
+async def test_a_call_of_a_mission(when: str, transport: str, tmp_path: Path) -> None:
     if transport == "stdio":
-        found, last = settled(tmp_path, staged(tmp_path, dying()), *ended_by(tmp_path, when))
+        found, last = await settled(tmp_path, staged(tmp_path, dying()), *ended_by(tmp_path, when))
     else:
         with dying_http(tmp_path) as (config, process):
             wanted = ended_by(tmp_path, when)
             # Until the process is gone, its system may take a connection that nothing reads.
-            found, last = settled(tmp_path, staged(tmp_path, config), *wanted, between=process.wait)
+            found, last = await settled(tmp_path, staged(tmp_path, config), *wanted, between=process.wait)
     assert found[-1] == last.outcome == OUTCOME[when]
     assert (NOT_KNOWN in (last.error or "")) == (when == "after")
     assert (last.error or "").startswith("not sent: ") == (when == "before")
@@ -116,59 +112,51 @@ def test_a_call_of_a_mission(when: str, transport: str, tmp_path: Path) -> None:
 
 
 @WHEN
-def test_a_check(when: str, tmp_path: Path) -> None:
+async def test_a_check(when: str, tmp_path: Path) -> None:
     *before, (tool, args) = ended_by(tmp_path, when)
     check = {"kind": "check", "criterion_id": "c", "tool_name": tool, "args": args, "when": "checkpoint"}
     opened = staged(tmp_path, dying())
-    found, last = settled(tmp_path, opened, *before, criteria=[check], proposer=replay(proposal(*before)))
+    found, last = await settled(tmp_path, opened, *before, criteria=[check], proposer=replay(proposal(*before)))
     assert last.call_id.endswith(":check:c")
     assert found[-1] == last.outcome == OUTCOME[when]
 
 
-def test_a_check_whose_command_cannot_be_started_has_failed(tmp_path: Path) -> None:
+async def test_a_check_whose_command_cannot_be_started_has_failed(tmp_path: Path) -> None:
     command = [str(tmp_path / "absent")]
     check = {"kind": "check", "criterion_id": "c", "command": command, "when": "checkpoint"}
-    found, _last = settled(tmp_path, staged(tmp_path, dying()), criteria=[check], proposer=replay(proposal()))
+    found, _last = await settled(tmp_path, staged(tmp_path, dying()), criteria=[check], proposer=replay(proposal()))
     assert found == ["failed"]
 
 
 @WHEN
-def test_a_submission_of_a_mission(when: str, tmp_path: Path) -> None:
+async def test_a_submission_of_a_mission(when: str, tmp_path: Path) -> None:
     """The problem's server is there when its own server dies, and says what it knows."""
     one = asker(tmp_path, "modern", "silent")
     server = one.to_mcp_server(state=tmp_path / "attempts.db", attempt_id="attempt-1")
     opened = stage(tmp_path, servers={"exam": server})
-
-    async def scene() -> CallSettled:
-        async with opened as runtime:
-            before = [("exam.probe", {"x": DIES})] if when == "before" else []
-            given = replay(proposal(*before, ("exam.submit_final", {"x": DIES})))
-            started = await runtime.runner.start(mission(proposer=given))
-            if when == "before":
-                (tmp_path / "there").unlink()  # from here on it cannot be started again
-            await runtime.runner.run(started.session_id)
-            return (await events_of(runtime, started.session_id, CallSettled))[-1]
-
-    last = play(scene)
+    async with opened as runtime:
+        before = [("exam.probe", {"x": DIES})] if when == "before" else []
+        given = replay(proposal(*before, ("exam.submit_final", {"x": DIES})))
+        started = await runtime.runner.start(mission(proposer=given))
+        if when == "before":
+            (tmp_path / "there").unlink()  # from here on it cannot be started again
+        await runtime.runner.run(started.session_id)
+        last = (await events_of(runtime, started.session_id, CallSettled))[-1]
     assert last.outcome == OUTCOME[when], last.error
     assert ("it is not known whether it took the submission" in (last.error or "")) == (when == "after")
 
 
 @WHEN
-def test_a_call_that_is_a_task(when: str, tmp_path: Path) -> None:
+async def test_a_call_that_is_a_task(when: str, tmp_path: Path) -> None:
     config = dying(tools={"effect": ToolOverride(long=True)})
-
-    async def scene() -> tuple[CallSettled, Any]:
-        async with staged(tmp_path, config) as runtime:
-            given = replay(*(proposal(one) for one in ended_by(tmp_path, when)))
-            wanted = mission(proposer=given, budget=Budget(max_iterations=2))
-            mission_id = (await runtime.runner.start(wanted)).session_id
-            await runtime.runner.run(mission_id)
-            task = (await runtime.tasks.list())["tasks"][0]
-            last = (await events_of(runtime, mission_id, CallSettled))[-1]
-            return last, await runtime.tasks.store.get(task["task_id"])
-
-    last, task = play(scene)
+    async with staged(tmp_path, config) as runtime:
+        given = replay(*(proposal(one) for one in ended_by(tmp_path, when)))
+        wanted = mission(proposer=given, budget=Budget(max_iterations=2))
+        mission_id = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.run(mission_id)
+        task = (await runtime.tasks.list())["tasks"][0]
+        last = (await events_of(runtime, mission_id, CallSettled))[-1]
+        last, task = last, await runtime.tasks.store.get(task["task_id"])
     assert last.outcome == OUTCOME[when]
     assert task.status == "failed"
     assert (NOT_KNOWN in task.message) == (when == "after")
@@ -176,17 +164,19 @@ def test_a_call_that_is_a_task(when: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("when", "restart"), [("after", True), ("after", False), ("before", False)])
-def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path) -> None:
+async def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path) -> None:
     """It took the call: a server that was started anew does not know the task, one that is gone cannot be asked."""
     opened = staged(tmp_path, dying(restart=restart, client=ClientSettings(task_retry=0.01)))
-    found, last = settled(tmp_path, opened, *ended_by(tmp_path, when, "job"))
+    found, last = await settled(tmp_path, opened, *ended_by(tmp_path, when, "job"))
     assert found[-1] == last.outcome == OUTCOME[when]
     assert (tasks.LOST in (last.error or "")) == (when == "after")
 
 
 @BOTH
 @WHEN
-def test_a_request_to_a_language_model(when: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_to_a_language_model(
+    when: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint = scripted(monkeypatch, Reply(fault="cut", text="It is cut off."))
 
     async def scene() -> tuple[str | None, int]:
@@ -202,8 +192,8 @@ def test_a_request_to_a_language_model(when: str, model: str, tmp_path: Path, mo
             return wait.detail, len(answers)
 
     with endpoint:
-        found = play(scene) if when == "after" else None
-    said, answers = found or play(scene)  # the address was given back before anything is asked
+        found = await scene() if when == "after" else None
+    said, answers = found or await scene()  # the address was given back before anything is asked
     assert answers == 0
     assert ("whether the provider charges for them is not known" in (said or "")) == (when == "after")
 
@@ -232,9 +222,9 @@ for key, die in [("a", "after"), ("b", ""), ("c", "before"), ("d", "after"), ("e
 
 
 @pytest.mark.guarantee("no-silent-repeat-when-a-server-dies")
-def test_a_script_that_repeats_only_what_failed_repeats_no_effect(tmp_path: Path) -> None:
+async def test_a_script_that_repeats_only_what_failed_repeats_no_effect(tmp_path: Path) -> None:
     config = dying(restart=True, client=ClientSettings(first_pause=0.01))
     source = PATIENT.replace("TALLY", str(tmp_path / "tally"))
-    found, _last = settled(tmp_path, staged(tmp_path, config), proposer=script(source))
+    found, _last = await settled(tmp_path, staged(tmp_path, config), proposer=script(source))
     assert tally(tmp_path) == ["a", "b", "d", "e"]
     assert found == ["unknown", "ok", "unknown", "unknown", "ok"]

@@ -7,7 +7,7 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -43,23 +43,6 @@ async def standing(era: str, network: NetworkRules | None = None, path: str = "/
             yield pool.upstream("raw"), server
 
 
-def run(era: str, main: Callable[[Any, RawServer], Awaitable[Any]], **more: Any) -> Any:
-    async def bounded() -> Any:
-        with anyio.fail_after(120):
-            async with standing(era, **more) as (upstream, server):
-                return await main(upstream, server)
-
-    return anyio.run(bounded)
-
-
-def with_limit(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        with anyio.fail_after(120):
-            await main()
-
-    anyio.run(bounded)
-
-
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("fault", "words"),
@@ -73,8 +56,8 @@ def with_limit(main: Callable[[], Awaitable[None]]) -> None:
         ("wrong_id", "not a JSON-RPC response to the request"),
     ],
 )
-def test_a_broken_answer_costs_one_call(era: str, fault: str, words: str) -> None:
-    async def main(upstream: Any, server: RawServer) -> None:
+async def test_a_broken_answer_costs_one_call(era: str, fault: str, words: str) -> None:
+    async with standing(era) as (upstream, server):
         begun = anyio.Event()
 
         async def on_notify(_method: str, _params: Mapping[str, Any]) -> None:
@@ -94,78 +77,64 @@ def test_a_broken_answer_costs_one_call(era: str, fault: str, words: str) -> Non
         methods = [one.method for one in server.requests]
         assert methods.count("initialize") + methods.count("server/discover") == (2 if era == "2025" else 1)
 
-    run(era, main)
 
-
-def test_an_answer_whose_stream_broke_is_fetched_where_the_server_can_go_on() -> None:
-    async def main(upstream: Any, server: RawServer) -> None:
+async def test_an_answer_whose_stream_broke_is_fetched_where_the_server_can_go_on() -> None:
+    async with standing("2025") as (upstream, server):
         result = await upstream.request("tools/call", {"name": "resume"})
         assert result == {"content": [], "resumed": True}
         assert sum(one.method == "tools/call" for one in server.requests) == 1
 
-    run("2025", main)
 
-
-def test_a_long_answer_passes_in_a_body_and_in_an_event() -> None:
-    async def main(upstream: Any, _server: RawServer) -> None:
+async def test_a_long_answer_passes_in_a_body_and_in_an_event() -> None:
+    async with standing("2025") as (upstream, _server):
         long = "x" * 5_000_000
         for tool in ("ok", "tell"):
             result = await upstream.request("tools/call", {"name": tool, "arguments": {"messages": [], "long": long}})
             assert result["arguments"]["long"] == long
 
-    run("2025", main)
 
-
-def test_an_answer_that_is_too_long_costs_one_call() -> None:
-    async def main(upstream: Any, _server: RawServer) -> None:
+async def test_an_answer_that_is_too_long_costs_one_call() -> None:
+    async with standing("2025", client=ClientSettings(limits=MessageLimits(result=1_000_000))) as (upstream, _server):
         long = "x" * 5_000_000
         for tool, words in (("ok", "more than 1000000 bytes"), ("tell", "more than 1000000 bytes")):
             with pytest.raises(CallFailed, match=words):
                 await upstream.call(tool, {"messages": [], "long": long}, call_id="c")
         await upstream.call("ok", {}, call_id="c")
 
-    run("2025", main, client=ClientSettings(limits=MessageLimits(result=1_000_000)))
 
-
-def test_an_old_sse_server_that_comes_back_is_used_again() -> None:
-    async def main() -> None:
-        with kept_port() as port:
-            config = ServerConfig(name="old", transport="sse", url=f"http://127.0.0.1:{port}/sse")
-            async with Pool({"old": config}) as pool:
-                upstream: Any = pool.upstream("old")
-                for number in range(2):
-                    with pytest.raises(CallFailed, match=r"not sent: .*cannot be connected to"):
-                        await upstream.call("echo", {}, call_id="c")
-                    async with served(sse_app(build()), port=port):
-                        result = await upstream.call("echo", {"n": number}, call_id="c")
-                        assert result.structured["arguments"] == {"n": number}
-
-    anyio.run(main)
+async def test_an_old_sse_server_that_comes_back_is_used_again() -> None:
+    with kept_port() as port:
+        config = ServerConfig(name="old", transport="sse", url=f"http://127.0.0.1:{port}/sse")
+        async with Pool({"old": config}) as pool:
+            upstream: Any = pool.upstream("old")
+            for number in range(2):
+                with pytest.raises(CallFailed, match=r"not sent: .*cannot be connected to"):
+                    await upstream.call("echo", {}, call_id="c")
+                async with served(sse_app(build()), port=port):
+                    result = await upstream.call("echo", {"n": number}, call_id="c")
+                    assert result.structured["arguments"] == {"n": number}
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_that_comes_back_is_used_again(era: str) -> None:
-    async def main() -> None:
-        server = RawServer(modern=era == "2026")
-        with kept_port() as port:
-            url = f"http://127.0.0.1:{port}/mcp"
-            config = ServerConfig(name="raw", transport="http", url=url, client=ClientSettings(first_pause=0.01))
-            async with Pool({"raw": config}) as pool:
-                upstream = pool.upstream("raw")
-                for _ in range(3):
-                    with pytest.raises(CallFailed, match=r"not sent: .*cannot be connected to") as caught:
-                        await upstream.call("ok", {}, call_id="c")
-                    assert not caught.value.sent
-                async with server.serving(port):
+async def test_a_server_that_comes_back_is_used_again(era: str) -> None:
+    server = RawServer(modern=era == "2026")
+    with kept_port() as port:
+        url = f"http://127.0.0.1:{port}/mcp"
+        config = ServerConfig(name="raw", transport="http", url=url, client=ClientSettings(first_pause=0.01))
+        async with Pool({"raw": config}) as pool:
+            upstream = pool.upstream("raw")
+            for _ in range(3):
+                with pytest.raises(CallFailed, match=r"not sent: .*cannot be connected to") as caught:
                     await upstream.call("ok", {}, call_id="c")
-                with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke") as caught:
-                    await upstream.call("ok", {}, call_id="c")
-                assert caught.value.sent == ("connection broke" in str(caught.value))
-                async with server.serving(port):
-                    server.session = "forgotten"
-                    await upstream.call("ok", {}, call_id="c")
-
-    anyio.run(main)
+                assert not caught.value.sent
+            async with server.serving(port):
+                await upstream.call("ok", {}, call_id="c")
+            with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke") as caught:
+                await upstream.call("ok", {}, call_id="c")
+            assert caught.value.sent == ("connection broke" in str(caught.value))
+            async with server.serving(port):
+                server.session = "forgotten"
+                await upstream.call("ok", {}, call_id="c")
 
 
 NO_SESSION = {"id": None, "error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}
@@ -190,71 +159,56 @@ async def back_after_a_break(server: RawServer) -> AsyncGenerator[Any]:
 
 
 @pytest.mark.parametrize("who", [(400, NO_SESSION), (400, NOT_STARTED), (400, "session?"), (500, None), (200, ODD)])
-def test_a_server_that_was_started_anew_is_greeted_anew_however_it_says_so(who: tuple[int, Any]) -> None:
-    async def main() -> None:
-        server = RawServer(modern=False)
-        async with back_after_a_break(server) as upstream:
-            server.session, server.who = "forgotten", who
-            await upstream.call("ok", {}, call_id="c")
-            assert server.sessions == 2
-            # All is well from now on, and nothing is asked beforehand.
-            before = len(server.requests)
-            await upstream.call("ok", {}, call_id="c")
-            assert "ping" not in [one.method for one in server.requests[before:]]
-
-    anyio.run(main)
+async def test_a_server_that_was_started_anew_is_greeted_anew_however_it_says_so(who: tuple[int, Any]) -> None:
+    server = RawServer(modern=False)
+    async with back_after_a_break(server) as upstream:
+        server.session, server.who = "forgotten", who
+        await upstream.call("ok", {}, call_id="c")
+        assert server.sessions == 2
+        # All is well from now on, and nothing is asked beforehand.
+        before = len(server.requests)
+        await upstream.call("ok", {}, call_id="c")
+        assert "ping" not in [one.method for one in server.requests[before:]]
 
 
-def test_a_session_that_outlived_a_break_is_kept() -> None:
-    async def main() -> None:
-        server = RawServer(modern=False)
-        async with back_after_a_break(server) as upstream:
-            await upstream.call("ok", {}, call_id="c")
-            assert server.sessions == 1
-
-    anyio.run(main)
+async def test_a_session_that_outlived_a_break_is_kept() -> None:
+    server = RawServer(modern=False)
+    async with back_after_a_break(server) as upstream:
+        await upstream.call("ok", {}, call_id="c")
+        assert server.sessions == 1
 
 
-def test_a_refusal_of_the_call_itself_is_not_about_the_session() -> None:
-    async def main(upstream: Any, server: RawServer) -> None:
+async def test_a_refusal_of_the_call_itself_is_not_about_the_session() -> None:
+    async with standing("2025") as (upstream, server):
         with pytest.raises(UpstreamError, match="no such session of yours"):
             await upstream.request("tools/call", {"name": "bad_request"})
         assert server.sessions == 1
 
-    run("2025", main)
-
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
-    async def main() -> None:
-        server = RawServer(modern=False)
-        async with server.serving() as url:
-            config = ServerConfig(name="raw", transport=transport, url=url.removesuffix("/mcp") + f"/{transport}")
-            async with Pool({"raw": config}) as pool:
-                given = {"\ud800": ["a\udfff"]}
-                upstream: Any = pool.upstream("raw")
-                answer = await upstream.request("tools/call", {"name": "ok", "arguments": given})
-                assert answer.get("structuredContent", answer.get("arguments")) == given
-                with pytest.raises(CallFailed, match="not sent: the arguments are not valid JSON"):
-                    await upstream.request("tools/call", {"name": "ok", "arguments": {"\ud800": object()}})
-
-    with_limit(main)
+async def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
+    server = RawServer(modern=False)
+    async with server.serving() as url:
+        config = ServerConfig(name="raw", transport=transport, url=url.removesuffix("/mcp") + f"/{transport}")
+        async with Pool({"raw": config}) as pool:
+            given = {"\ud800": ["a\udfff"]}
+            upstream: Any = pool.upstream("raw")
+            answer = await upstream.request("tools/call", {"name": "ok", "arguments": given})
+            assert answer.get("structuredContent", answer.get("arguments")) == given
+            with pytest.raises(CallFailed, match="not sent: the arguments are not valid JSON"):
+                await upstream.request("tools/call", {"name": "ok", "arguments": {"\ud800": object()}})
 
 
-def test_redirects_stay_within_the_origin() -> None:
-    async def elsewhere(upstream: Any, _server: RawServer) -> None:
+async def test_redirects_stay_within_the_origin() -> None:
+    async with standing("2026", path="/elsewhere") as (upstream, _server):
         with pytest.raises(UpstreamUnavailable, match="redirects to another address"):
             await upstream.tools()
-
-    async def moved(upstream: Any, _server: RawServer) -> None:
-        assert [tool.name for tool in await upstream.tools()] == ["place", "ok"]
-
-    run("2026", elsewhere, path="/elsewhere")
-    run("2026", moved, path="/moved")
-    run("2025", moved, path="/moved")
+    for era in ERAS:
+        async with standing(era, path="/moved") as (upstream, _server):
+            assert [tool.name for tool in await upstream.tools()] == ["place", "ok"]
 
 
-def test_no_address_and_no_header_is_ever_shown(
+async def test_no_address_and_no_header_is_ever_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PURSUIT_TEST_TOKEN", SECRET)
@@ -277,7 +231,9 @@ def test_no_address_and_no_header_is_ever_shown(
         assert all(one.path == "/mcp?key=query-secret" for one in server.requests)
         return said
 
-    said = "\n".join(run("2026", main, headers=headers, path="/mcp?key=query-secret"))
+    async with standing("2026", headers=headers, path="/mcp?key=query-secret") as (upstream, server):
+        found = await main(upstream, server)
+    said = "\n".join(found)
     for secret in (SECRET, "tenant-0815", "query-secret", "127.0.0.1"):
         assert secret not in said
     assert "127.0.0.1" not in caplog.text
@@ -292,16 +248,14 @@ def test_no_address_and_no_header_is_ever_shown(
         (NetworkRules(ask=["*"], allow=["127.0.0.1"]), None),
     ],
 )
-def test_network_rules_hold_at_connect(rules: NetworkRules, words: str | None) -> None:
-    async def main(upstream: Any, server: RawServer) -> None:
+async def test_network_rules_hold_at_connect(rules: NetworkRules, words: str | None) -> None:
+    async with standing("2026", network=rules) as (upstream, server):
         if words is None:
             await upstream.tools()
             return
         with pytest.raises(UpstreamUnavailable, match=words):
             await upstream.tools()
         assert server.requests == []
-
-    run("2026", main, network=rules)
 
 
 class Hesitant(RawServer):
@@ -314,19 +268,16 @@ class Hesitant(RawServer):
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux lets a client say so")
-def test_a_server_that_writes_in_pieces_is_not_kept_waiting() -> None:
-    async def main() -> None:
-        server = Hesitant(modern=False)
-        async with server.serving() as url:
-            config = ServerConfig(name="raw", transport="http", url=url)
-            async with Pool({"raw": config}) as pool:
-                upstream: Any = pool.upstream("raw")
-                for watch in promptly(0.03):  # a delayed acknowledgement takes 40 ms
-                    times: list[float] = []
-                    for _ in range(31):
-                        begin = time.perf_counter()
-                        await upstream.request("tools/call", {"name": "ok", "arguments": {}})
-                        times.append(time.perf_counter() - begin)
-                    watch.took = statistics.median(times)
-
-    anyio.run(main)
+async def test_a_server_that_writes_in_pieces_is_not_kept_waiting() -> None:
+    server = Hesitant(modern=False)
+    async with server.serving() as url:
+        config = ServerConfig(name="raw", transport="http", url=url)
+        async with Pool({"raw": config}) as pool:
+            upstream: Any = pool.upstream("raw")
+            for watch in promptly(0.03):  # a delayed acknowledgement takes 40 ms
+                times: list[float] = []
+                for _ in range(31):
+                    begin = time.perf_counter()
+                    await upstream.request("tools/call", {"name": "ok", "arguments": {}})
+                    times.append(time.perf_counter() - begin)
+                watch.took = statistics.median(times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -49,16 +49,13 @@ async def pool(*words: str, **more: Any) -> AsyncIterator[tuple[Any, Any]]:
     assert not left, f"left behind: {left}"
 
 
-def run(main: Callable[[Any, Any], Awaitable[Any]], *words: str, **more: Any) -> Any:
-    async def bounded() -> Any:
-        async with pool(*words, **more) as (faulty, other):
-            result = await main(faulty, other)
-            # Whatever happened: the next call works, here and elsewhere.
-            assert int(await called(faulty, "ok")) > 0
-            assert int(await called(other, "ok")) > 0
-            return result
-
-    return anyio.run(bounded)
+@asynccontextmanager
+async def both(*words: str, **more: Any) -> AsyncIterator[tuple[Any, Any]]:
+    async with pool(*words, **more) as (faulty, other):
+        yield faulty, other
+        # Whatever happened: the next call works, here and elsewhere.
+        assert int(await called(faulty, "ok")) > 0
+        assert int(await called(other, "ok")) > 0
 
 
 async def exists(path: Path) -> None:
@@ -76,8 +73,8 @@ async def ended(pid: int) -> bool:
     return False
 
 
-def test_one_that_dies_in_the_middle_of_a_call_costs_that_call() -> None:
-    async def main(faulty: Any, other: Any) -> None:
+async def test_one_that_dies_in_the_middle_of_a_call_costs_that_call() -> None:
+    async with both() as (faulty, other):
         child = int(await called(faulty, "child"))
         pid = await called(faulty, "ok")
         beside = await called(other, "ok")
@@ -87,11 +84,9 @@ def test_one_that_dies_in_the_middle_of_a_call_costs_that_call() -> None:
         assert await called(other, "ok") == beside
         assert await ended(child), "its child outlived it"
 
-    run(main)
 
-
-def test_one_that_hangs_is_cut_off_and_stays_usable(tmp_path: Path) -> None:
-    async def main(faulty: Any, other: Any) -> None:
+async def test_one_that_hangs_is_cut_off_and_stays_usable(tmp_path: Path) -> None:
+    async with both() as (faulty, _other):
         pid = await called(faulty, "ok")
         answers: list[str] = []
 
@@ -110,12 +105,10 @@ def test_one_that_hangs_is_cut_off_and_stays_usable(tmp_path: Path) -> None:
         heard = (await faulty.call("heard", {}, call_id="c")).structured["heard"]
         assert [one["method"] for one in heard].count("notifications/cancelled") == 2
 
-    run(main)
-
 
 @pytest.mark.parametrize("size", [1, 500_000])
-def test_one_that_answers_nothing_at_all_any_more_is_replaced(size: int, tmp_path: Path) -> None:
-    async def main(faulty: Any, other: Any) -> None:
+async def test_one_that_answers_nothing_at_all_any_more_is_replaced(size: int, tmp_path: Path) -> None:
+    async with both(client=replace(PATIENT, hang_probe=0.3, stdin_grace=0.1)) as (faulty, _other):
         pid = await called(faulty, "ok")
         async with anyio.create_task_group() as deaf:
             deaf.start_soon(partial(called, faulty, "deaf", mark=str(tmp_path / "mark")))
@@ -132,11 +125,9 @@ def test_one_that_answers_nothing_at_all_any_more_is_replaced(size: int, tmp_pat
             deaf.cancel_scope.cancel()
         assert await called(faulty, "ok") != pid
 
-    run(main, client=replace(PATIENT, hang_probe=0.3, stdin_grace=0.1))
 
-
-def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path) -> None:
-    async def main(faulty: Any, other: Any) -> None:
+async def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path) -> None:
+    async with both() as (faulty, _other):
         pid = await called(faulty, "ok")
         answers: list[str] = []
         mark, until = tmp_path / "mark", tmp_path / "until"
@@ -159,11 +150,10 @@ def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path) -> N
         assert answers == [pid]
         assert await called(faulty, "ok") == pid
 
-    run(main)
 
+async def test_the_time_that_a_call_waits_for_its_turn_is_not_its_servers() -> None:
+    async with both(concurrency=1) as (faulty, _other):
 
-def test_the_time_that_a_call_waits_for_its_turn_is_not_its_servers() -> None:
-    async def main(faulty: Any, other: Any) -> None:
         async def nap(slower: int, answers: list[Any]) -> None:
             limit = Deadline(set(), timeout=0.8 * slower, ceiling=600, wall_clock_left=None)
             call = faulty.call("nap", {"seconds": 0.4 * slower}, call_id="c", on_progress=limit.progressed)
@@ -180,14 +170,11 @@ def test_the_time_that_a_call_waits_for_its_turn_is_not_its_servers() -> None:
                 return
         raise AssertionError("each time one of them had no time left")
 
-    run(main, concurrency=1)
 
-
-def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Path) -> None:
+async def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Path) -> None:
     mute = tmp_path / "mute"
     mute.touch()
-
-    async def main(faulty: Any, other: Any) -> None:
+    async with both(f"mute={mute}", timeouts=Timeouts(connect=0.5)) as (faulty, _other):
         with pytest.raises(CallFailed, match=r"did not answer within 0\.5 s"):
             await called(faulty, "ok")
         mute.unlink()
@@ -197,8 +184,6 @@ def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Pa
                 return
             except CallFailed as error:
                 assert "did not answer within 0.5 s" in str(error)
-
-    run(main, f"mute={mute}", timeouts=Timeouts(connect=0.5))
 
 
 @pytest.mark.parametrize(
@@ -210,31 +195,26 @@ def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Pa
         ("twice", {}, len("once")),
     ],
 )
-def test_what_is_only_rude_does_no_harm(tool: str, arguments: dict[str, Any], expected: int | None) -> None:
-    async def main(faulty: Any, other: Any) -> None:
+async def test_what_is_only_rude_does_no_harm(tool: str, arguments: dict[str, Any], expected: int | None) -> None:
+    async with both(client=replace(PATIENT, hang_probe=0.1)) as (faulty, _other):
         pid = await called(faulty, "ok")
         answer = await called(faulty, tool, **arguments)
         assert (len(answer) == expected) if expected else (answer == pid)
         assert len(faulty.stderr) <= 8 * 1024
         assert await called(faulty, "ok") == pid, "it was restarted"
 
-    run(main, client=replace(PATIENT, hang_probe=0.1))
 
-
-def test_an_answer_beyond_all_bounds_ends_the_connection() -> None:
-    async def main(faulty: Any, other: Any) -> None:
+async def test_an_answer_beyond_all_bounds_ends_the_connection() -> None:
+    async with both(client=replace(PATIENT, limits=MessageLimits(result=1_000_000))) as (faulty, _other):
         with pytest.raises(CallFailed, match="more than 1000000 bytes"):
             await called(faulty, "big", bytes=3_000_000)
 
-    run(main, client=replace(PATIENT, limits=MessageLimits(result=1_000_000)))
 
-
-def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_recovers(tmp_path: Path) -> None:
+async def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_recovers(tmp_path: Path) -> None:
     settings = replace(PATIENT, first_pause=0.05, longest_wait=0.1)
     births, exits = tmp_path / "births", tmp_path / "exits"
     exits.touch()
-
-    async def main(faulty: Any, other: Any) -> None:
+    async with both(f"births={births}", f"exits={exits}", client=settings) as (faulty, other):
         said: list[str] = []
         for _ in range(200):
             with pytest.raises(CallFailed) as caught:
@@ -252,45 +232,35 @@ def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_reco
             except CallFailed:
                 await anyio.sleep(0.05)
 
-    run(main, f"births={births}", f"exits={exits}", client=settings)
 
-
-def test_one_that_ends_so_often_in_a_minute_is_left_alone_for_a_while(tmp_path: Path) -> None:
+async def test_one_that_ends_so_often_in_a_minute_is_left_alone_for_a_while(tmp_path: Path) -> None:
     births = tmp_path / "births"
-
-    async def main() -> None:
-        async with pool(f"births={births}") as (faulty, other):
-            # Each life is healthy, so that only the ceiling holds it back.
-            for _ in range(int(PATIENT.ends_per_minute)):
-                for _ in range(PATIENT.healthy_answers):
-                    await called(faulty, "ok")
-                with pytest.raises(CallFailed, match="exited with 9"):
-                    await called(faulty, "die")
-            with pytest.raises(CallFailed, match=r"not sent: .*10 times within a minute") as caught:
+    async with pool(f"births={births}") as (faulty, other):
+        # Each life is healthy, so that only the ceiling holds it back.
+        for _ in range(int(PATIENT.ends_per_minute)):
+            for _ in range(PATIENT.healthy_answers):
                 await called(faulty, "ok")
-            assert not caught.value.sent
-            await called(other, "ok")
-        assert len(births.read_text().split()) == PATIENT.ends_per_minute
-
-    anyio.run(main)
-
-
-def test_one_that_is_not_to_be_restarted_is_not() -> None:
-    async def main() -> None:
-        async with pool(restart=False) as (faulty, _other):
-            with pytest.raises(CallFailed, match="exited with 9") as died:
+            with pytest.raises(CallFailed, match="exited with 9"):
                 await called(faulty, "die")
-            with pytest.raises(CallFailed, match="restart = false") as unsent:
-                await called(faulty, "ok")
-            assert (died.value.outcome, unsent.value.outcome) == ("unknown", "failed")
+        with pytest.raises(CallFailed, match=r"not sent: .*10 times within a minute") as caught:
+            await called(faulty, "ok")
+        assert not caught.value.sent
+        await called(other, "ok")
+    assert len(births.read_text().split()) == PATIENT.ends_per_minute
 
-    anyio.run(main)
+
+async def test_one_that_is_not_to_be_restarted_is_not() -> None:
+    async with pool(restart=False) as (faulty, _other):
+        with pytest.raises(CallFailed, match="exited with 9") as died:
+            await called(faulty, "die")
+        with pytest.raises(CallFailed, match="restart = false") as unsent:
+            await called(faulty, "ok")
+        assert (died.value.outcome, unsent.value.outcome) == ("unknown", "failed")
 
 
-def test_everybody_who_waits_for_a_restart_shares_it(tmp_path: Path) -> None:
+async def test_everybody_who_waits_for_a_restart_shares_it(tmp_path: Path) -> None:
     births = tmp_path / "births"
-
-    async def main(faulty: Any, other: Any) -> None:
+    async with both(f"births={births}") as (faulty, _other):
         with pytest.raises(CallFailed):
             await called(faulty, "die")
         async with anyio.create_task_group() as calls:
@@ -298,11 +268,9 @@ def test_everybody_who_waits_for_a_restart_shares_it(tmp_path: Path) -> None:
                 calls.start_soon(partial(called, faulty, "ok"))
         assert len(births.read_text().split()) == 2
 
-    run(main, f"births={births}")
 
-
-def test_a_slow_server_delays_no_call_to_another() -> None:
-    async def main(faulty: Any, other: Any) -> None:
+async def test_a_slow_server_delays_no_call_to_another() -> None:
+    async with both() as (faulty, other):
         await called(other, "ok")
         async with anyio.create_task_group() as calls:
             for _ in range(20):
@@ -314,39 +282,34 @@ def test_a_slow_server_delays_no_call_to_another() -> None:
                 watch.took = anyio.current_time() - began
             calls.cancel_scope.cancel()
 
-    run(main)
 
-
-def test_reload_touches_only_what_changed(tmp_path: Path) -> None:
-    async def main() -> None:
-        before = set(psutil.Process().children(recursive=True))
-        births = tmp_path / "births"
-        first = {name: config(name) for name in ("same", "changed", "gone", "switched")}
-        async with Pool(first, {"here": {"f": len}}) as opened:
-            pids = {name: await called(opened.upstream(name), "ok") for name in first}
-            second = {
-                "same": first["same"],
-                "changed": config("changed", f"births={births}"),
-                "switched": config("switched", enabled=False),
-                "fresh": config("fresh"),
-                "broken": ServerConfig(name="broken", command="no-such-command-at-all"),
-            }
-            done = await opened.reload(second)
-            assert (done.removed, done.updated) == (("gone", "switched"), ("changed",))
-            assert (done.connected, done.kept) == (("fresh",), ("same",))
-            assert list(done.failed) == ["broken"]
-            assert "was not found" in done.failed["broken"]
-            assert await called(opened.upstream("same"), "ok") == pids["same"]
-            assert await called(opened.upstream("changed"), "ok") == births.read_text().strip()
-            for name in ("changed", "gone", "switched"):
-                assert not psutil.pid_exists(int(pids[name])), f"the old {name} is still there"
-            for name in ("gone", "switched"):
-                with pytest.raises(UpstreamUnavailable):
-                    opened.upstream(name)
-            assert opened.names == ("here", "same", "changed", "fresh", "broken")
-            again = await opened.reload(second)
-            assert again.kept == ("same", "changed", "fresh", "broken")
-            assert not (again.removed or again.updated or again.connected or again.failed)
-        assert not set(psutil.Process().children(recursive=True)) - before
-
-    anyio.run(main)
+async def test_reload_touches_only_what_changed(tmp_path: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    births = tmp_path / "births"
+    first = {name: config(name) for name in ("same", "changed", "gone", "switched")}
+    async with Pool(first, {"here": {"f": len}}) as opened:
+        pids = {name: await called(opened.upstream(name), "ok") for name in first}
+        second = {
+            "same": first["same"],
+            "changed": config("changed", f"births={births}"),
+            "switched": config("switched", enabled=False),
+            "fresh": config("fresh"),
+            "broken": ServerConfig(name="broken", command="no-such-command-at-all"),
+        }
+        done = await opened.reload(second)
+        assert (done.removed, done.updated) == (("gone", "switched"), ("changed",))
+        assert (done.connected, done.kept) == (("fresh",), ("same",))
+        assert list(done.failed) == ["broken"]
+        assert "was not found" in done.failed["broken"]
+        assert await called(opened.upstream("same"), "ok") == pids["same"]
+        assert await called(opened.upstream("changed"), "ok") == births.read_text().strip()
+        for name in ("changed", "gone", "switched"):
+            assert not psutil.pid_exists(int(pids[name])), f"the old {name} is still there"
+        for name in ("gone", "switched"):
+            with pytest.raises(UpstreamUnavailable):
+                opened.upstream(name)
+        assert opened.names == ("here", "same", "changed", "fresh", "broken")
+        again = await opened.reload(second)
+        assert again.kept == ("same", "changed", "fresh", "broken")
+        assert not (again.removed or again.updated or again.connected or again.failed)
+    assert not set(psutil.Process().children(recursive=True)) - before

@@ -100,31 +100,28 @@ async def measured(runtime: Runtime, iterations: int = 3, **more: Any) -> str:
 
 
 @pytest.mark.guarantee("the-page-needs-a-session")
-def test_a_link_signs_in_once_and_nothing_is_shown_without_a_session(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.wire() as stranger:
-            found = await waiting(runtime)
-            for path in ("/missions", f"/missions/{found}", f"/missions/{found}/timeline", "/approvals"):
-                answer = await stranger.get(f"/page{path}", headers={"Accept": "text/html"})
-                assert (answer.status_code, answer.headers["location"]) == (303, "/page/sign-in"), path
-                assert (await stranger.get(f"/page{path}")).status_code == 401  # a script
-            for path in ("/missions/live", f"/missions/{found}/course"):
-                assert (await stranger.get(f"/page{path}")).status_code == 401
-            assert (await stranger.post(f"/page/missions/{found}/abort")).status_code == 401
-            link = served.sessions.link("/page").removeprefix("/page")
-            answer = await stranger.get(f"/page{link}")
-            cookie = answer.headers["set-cookie"]
-            assert answer.status_code == 303 and "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
-            assert "Path=/page" in cookie
-            assert (await stranger.get("/page/missions")).status_code == 200
-            async with served.wire() as late:
-                headers = {"Accept": "text/html", "Sec-Fetch-Site": "cross-site"}
-                assert 'http-equiv="refresh"' in (await late.get("/page/missions", headers=headers)).text
-                answer = await late.get(f"/page{link}")
-                assert answer.status_code == 403 and "used before" in answer.text
-            assert not await events_of(runtime, found, AbortOrdered)
-
-    play(scene)
+async def test_a_link_signs_in_once_and_nothing_is_shown_without_a_session(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.wire() as stranger:
+        found = await waiting(runtime)
+        for path in ("/missions", f"/missions/{found}", f"/missions/{found}/timeline", "/approvals"):
+            answer = await stranger.get(f"/page{path}", headers={"Accept": "text/html"})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/page/sign-in"), path
+            assert (await stranger.get(f"/page{path}")).status_code == 401  # a script
+        for path in ("/missions/live", f"/missions/{found}/course"):
+            assert (await stranger.get(f"/page{path}")).status_code == 401
+        assert (await stranger.post(f"/page/missions/{found}/abort")).status_code == 401
+        link = served.sessions.link("/page").removeprefix("/page")
+        answer = await stranger.get(f"/page{link}")
+        cookie = answer.headers["set-cookie"]
+        assert answer.status_code == 303 and "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+        assert "Path=/page" in cookie
+        assert (await stranger.get("/page/missions")).status_code == 200
+        async with served.wire() as late:
+            headers = {"Accept": "text/html", "Sec-Fetch-Site": "cross-site"}
+            assert 'http-equiv="refresh"' in (await late.get("/page/missions", headers=headers)).text
+            answer = await late.get(f"/page{link}")
+            assert answer.status_code == 403 and "used before" in answer.text
+        assert not await events_of(runtime, found, AbortOrdered)
 
 
 def test_no_link_is_made_for_a_server_of_another_user(tmp_path: Path) -> None:
@@ -178,174 +175,154 @@ def test_a_session_ends_by_time_by_sign_out_and_with_its_token(tmp_path: Path) -
 
 
 @pytest.mark.guarantee("a-form-is-the-operators-own")
-def test_a_form_needs_the_token_of_its_session_and_this_origin(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
-            found = await waiting(runtime)
-            path = f"/page/missions/{found}/abort"
-            refused = await ann.press(f"/missions/{found}/abort", 403, csrf="")
-            assert "not from your session" in refused.text
-            await ann.press(f"/missions/{found}/abort", 403, csrf="0" * 64)
-            async with served.person() as bob:
-                await ann.press(f"/missions/{found}/abort", 403, csrf=bob.csrf)
-            for headers in (
-                {"Origin": "http://evil.example"},
-                {"Origin": "null"},
-                {"Origin": "http://127.0.0.1:1"},
-                {"Sec-Fetch-Site": "cross-site"},
-                {"Host": "evil.example"},
-            ):
-                answer = await ann.wire.post(path, data={"csrf": ann.csrf}, headers=headers)
-                assert answer.status_code in (403, 421), headers
-            answer = await ann.wire.post(path, content="csrf=" + ann.csrf + "&reason=" + "x" * 70_000)
-            assert answer.status_code == 413
-            assert not await events_of(runtime, found, AbortOrdered)
-            own = await ann.wire.post(
-                path, data={"csrf": ann.csrf, "reason": "enough"}, headers={"Origin": served.root}
-            )
-            assert own.status_code == 303
-            (order,) = await events_of(runtime, found, AbortOrdered)
-            assert (order.reason, order.by) == ("enough", f"{user_name()} (http, page)")
-
-    play(scene)
+async def test_a_form_needs_the_token_of_its_session_and_this_origin(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+        found = await waiting(runtime)
+        path = f"/page/missions/{found}/abort"
+        refused = await ann.press(f"/missions/{found}/abort", 403, csrf="")
+        assert "not from your session" in refused.text
+        await ann.press(f"/missions/{found}/abort", 403, csrf="0" * 64)
+        async with served.person() as bob:
+            await ann.press(f"/missions/{found}/abort", 403, csrf=bob.csrf)
+        for headers in (
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://127.0.0.1:1"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Host": "evil.example"},
+        ):
+            answer = await ann.wire.post(path, data={"csrf": ann.csrf}, headers=headers)
+            assert answer.status_code in (403, 421), headers
+        answer = await ann.wire.post(path, content="csrf=" + ann.csrf + "&reason=" + "x" * 70_000)
+        assert answer.status_code == 413
+        assert not await events_of(runtime, found, AbortOrdered)
+        own = await ann.wire.post(path, data={"csrf": ann.csrf, "reason": "enough"}, headers={"Origin": served.root})
+        assert own.status_code == 303
+        (order,) = await events_of(runtime, found, AbortOrdered)
+        assert (order.reason, order.by) == ("enough", f"{user_name()} (http, page)")
 
 
 @pytest.mark.guarantee("the-page-runs-no-foreign-script")
-def test_each_response_has_the_policy_and_no_cors(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
-            found = await measured(runtime)
-            await waiting(runtime)
-            paths = [path for _name, path in NAVIGATION if path != "/workers"]
-            paths += ["/sign-in", "/nothing", f"/missions/{found}", f"/missions/{found}/timeline"]
-            for path in (*paths, f"/missions/{found}/plots", "/static/page.css", "/static/vendor/htmx.min.js"):
-                headers = {"Accept": "text/html", "Origin": served.root}
-                answer = await ann.wire.get(f"/page{path}", headers=headers)
-                for name, value in HEADERS.items():
-                    assert answer.headers[name] == value, path
-                assert not [name for name in answer.headers if name.startswith("access-control")], path
-                for script in Seen.of(answer.text).all("script") if "html" in answer.headers["content-type"] else ():
-                    assert (script["src"] or "").startswith("/page/static/"), path
-                assert " style=" not in answer.text.replace("svg style=", ""), path
-            for path in ("/static/none.css", "/static/../x", "/static/%2e%2e/%2e%2e/x", "/static"):
-                answer = await ann.wire.get(f"/page{path}")
-                assert (answer.status_code, answer.headers["content-security-policy"]) == (404, POLICY), path
-            wanted = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
-            assert POLICY.startswith(wanted)
-
-    play(scene)
+async def test_each_response_has_the_policy_and_no_cors(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+        found = await measured(runtime)
+        await waiting(runtime)
+        paths = [path for _name, path in NAVIGATION if path != "/workers"]
+        paths += ["/sign-in", "/nothing", f"/missions/{found}", f"/missions/{found}/timeline"]
+        for path in (*paths, f"/missions/{found}/plots", "/static/page.css", "/static/vendor/htmx.min.js"):
+            headers = {"Accept": "text/html", "Origin": served.root}
+            answer = await ann.wire.get(f"/page{path}", headers=headers)
+            for name, value in HEADERS.items():
+                assert answer.headers[name] == value, path
+            assert not [name for name in answer.headers if name.startswith("access-control")], path
+            for script in Seen.of(answer.text).all("script") if "html" in answer.headers["content-type"] else ():
+                assert (script["src"] or "").startswith("/page/static/"), path
+            assert " style=" not in answer.text.replace("svg style=", ""), path
+        for path in ("/static/none.css", "/static/../x", "/static/%2e%2e/%2e%2e/x", "/static"):
+            answer = await ann.wire.get(f"/page{path}")
+            assert (answer.status_code, answer.headers["content-security-policy"]) == (404, POLICY), path
+        wanted = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
+        assert POLICY.startswith(wanted)
 
 
 @pytest.mark.guarantee("a-read-only-token-cannot-press")
-def test_a_read_only_token_sees_and_cannot_press(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
-            found = await waiting(runtime)
-            (asked,) = await Approvals(runtime.runner).open()
-            reads = served.tokens.make("eve", operator=True, scopes=READS)
-            async with served.person(reads) as eve:
-                seen = await eve.get(f"/missions/{found}")
-                assert "read-only" in seen.text
-                assert [one["action"] for one in seen.all("form")] == ["/page/sign-out"]
-                shown = await eve.get(f"/approvals/{asked.approval_id}")
-                assert [one["action"] for one in shown.all("form")] == ["/page/sign-out"]
-                for verb in ("pause", "resume", "abort", "complete", "extend"):
-                    answer = await eve.press(f"/missions/{found}/{verb}", 403)
-                    assert "missions:write" in answer.text
-                await eve.press(f"/approvals/{asked.approval_id}", 403, answer="once")
-            client = served.tokens.make("agent")
-            async with served.wire() as agent:
-                assert (await agent.post("/page/sign-in", data={"token": client})).status_code == 403
-            assert not await events_of(runtime, found, ApprovalAnswered)
-            assert (await runtime.runner.status(found))["status"] == "waiting"
-
-    play(scene)
+async def test_a_read_only_token_sees_and_cannot_press(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
+        found = await waiting(runtime)
+        (asked,) = await Approvals(runtime.runner).open()
+        reads = served.tokens.make("eve", operator=True, scopes=READS)
+        async with served.person(reads) as eve:
+            seen = await eve.get(f"/missions/{found}")
+            assert "read-only" in seen.text
+            assert [one["action"] for one in seen.all("form")] == ["/page/sign-out"]
+            shown = await eve.get(f"/approvals/{asked.approval_id}")
+            assert [one["action"] for one in shown.all("form")] == ["/page/sign-out"]
+            for verb in ("pause", "resume", "abort", "complete", "extend"):
+                answer = await eve.press(f"/missions/{found}/{verb}", 403)
+                assert "missions:write" in answer.text
+            await eve.press(f"/approvals/{asked.approval_id}", 403, answer="once")
+        client = served.tokens.make("agent")
+        async with served.wire() as agent:
+            assert (await agent.post("/page/sign-in", data={"token": client})).status_code == 403
+        assert not await events_of(runtime, found, ApprovalAnswered)
+        assert (await runtime.runner.status(found))["status"] == "waiting"
 
 
 @pytest.mark.guarantee("a-button-is-in-the-audit")
-def test_buttons_do_what_they_say_and_the_audit_names_the_operator(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
-            token = served.tokens.make("ann", operator=True)
-            async with served.person(token) as ann:
-                found = await waiting(runtime)
-                await ann.press(f"/missions/{found}/pause", reason="lunch")
-                (paused,) = await events_of(runtime, found, MissionPaused)
-                assert (paused.reason, paused.by) == ("lunch", "ann (http, page)")
-                assert "It is paused: lunch." in (await ann.get(f"/missions/{found}?done=paused")).text
-                wrong = await ann.press(f"/missions/{found}/extend", 422, max_iterations="1", max_tokens="many")
-                assert "many" in wrong.text and not await events_of(runtime, found, BudgetExtended)
-                wrong = await ann.press(f"/missions/{found}/extend", 422, max_iterations="1")
-                assert "can only be raised" in wrong.text
-                await ann.press(f"/missions/{found}/extend", max_iterations="9")
-                assert (await runtime.runner.state(found)).budget["max_iterations"] == 9
-                await ann.press(f"/missions/{found}/resume")
-                assert (await runtime.runner.state(found)).status == "running"
-                assert "no live process drives it" in (await ann.get(f"/missions/{found}")).text
-                await ann.press(f"/missions/{found}/complete", reason="good enough")
-                late = await ann.press(f"/missions/{found}/abort", 409)
-                assert "has ended" in late.text
-                await ann.press("/missions/mission-0123456789abcdef/pause", 404)
-                await ann.press("/missions/mission-x/pause", 400)
-                lines = [line for line in await runtime.runner.audited(found) if line.get("client") == "page"]
-                assert [line["verb"] for line in lines] == ["pause", "extend", "resume", "complete", "abort"]
-                assert {line["who"] for line in lines} == {"ann"} and "refused" in lines[-1]
-                await ann.press("/sign-out")
-                assert (await ann.wire.get("/page/missions")).status_code == 401
-
-    play(scene)
+async def test_buttons_do_what_they_say_and_the_audit_names_the_operator(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
+        token = served.tokens.make("ann", operator=True)
+        async with served.person(token) as ann:
+            found = await waiting(runtime)
+            await ann.press(f"/missions/{found}/pause", reason="lunch")
+            (paused,) = await events_of(runtime, found, MissionPaused)
+            assert (paused.reason, paused.by) == ("lunch", "ann (http, page)")
+            assert "It is paused: lunch." in (await ann.get(f"/missions/{found}?done=paused")).text
+            wrong = await ann.press(f"/missions/{found}/extend", 422, max_iterations="1", max_tokens="many")
+            assert "many" in wrong.text and not await events_of(runtime, found, BudgetExtended)
+            wrong = await ann.press(f"/missions/{found}/extend", 422, max_iterations="1")
+            assert "can only be raised" in wrong.text
+            await ann.press(f"/missions/{found}/extend", max_iterations="9")
+            assert (await runtime.runner.state(found)).budget["max_iterations"] == 9
+            await ann.press(f"/missions/{found}/resume")
+            assert (await runtime.runner.state(found)).status == "running"
+            assert "no live process drives it" in (await ann.get(f"/missions/{found}")).text
+            await ann.press(f"/missions/{found}/complete", reason="good enough")
+            late = await ann.press(f"/missions/{found}/abort", 409)
+            assert "has ended" in late.text
+            await ann.press("/missions/mission-0123456789abcdef/pause", 404)
+            await ann.press("/missions/mission-x/pause", 400)
+            lines = [line for line in await runtime.runner.audited(found) if line.get("client") == "page"]
+            assert [line["verb"] for line in lines] == ["pause", "extend", "resume", "complete", "abort"]
+            assert {line["who"] for line in lines} == {"ann"} and "refused" in lines[-1]
+            await ann.press("/sign-out")
+            assert (await ann.wire.get("/page/missions")).status_code == 401
 
 
 @pytest.mark.guarantee("an-approval-is-answered-once-on-the-page")
-def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
-            found = await waiting(runtime, text="first", password="hunter2")
-            (asked,) = await Approvals(runtime.runner).open()
-            path = f"/approvals/{asked.approval_id}"
-            async with served.person() as ann, served.person(served.tokens.make("bob", operator=True)) as bob:
-                inbox = await ann.get("/approvals")
-                assert "May world.write be called?" in inbox.text
-                shown = await ann.get(path)
-                assert "first" in shown.text and "hunter2" not in shown.text and "[redacted]" in shown.text
-                assert "No call of this tool was approved" in shown.text
-                assert "is not one of" in (await ann.press(path, 422, answer="perhaps")).text
-                # A yes needs that the masked argument was revealed; the button is one form, and only for approvers.
-                assert "press Reveal first" in (await ann.press(path, 403, answer="once")).text
-                assert "Approve once" not in shown.text and "Reveal" in shown.text
-                revealed = await ann.press(f"{path}/reveal", 200)
-                assert "hunter2" in revealed.text and 'name="revealed"' in revealed.text
-                await ann.press(path, answer="once", reason="fine", revealed="yes")
-                late = await bob.press(path, 409, answer="denied")
-                assert "answered" in late.text and "once" in late.text
-                (said,) = await events_of(runtime, found, ApprovalAnswered)
-                assert (said.answer, said.channel, said.reason) == ("once", "page", "fine")
-                assert said.by == f"{user_name()} (http, page)"
-                # The next question is compared with the call that was approved.
-                await runtime.runner.run(found)
-                (again,) = await Approvals(runtime.runner).open()
-                assert "The arguments are the same." in (await bob.get(f"/approvals/{again.approval_id}")).text
-                await bob.press(f"/approvals/{again.approval_id}", answer="denied", reason="not now")
-                assert "Nothing waits for you" in (await bob.get("/approvals")).text
-                await ann.press("/approvals/approval-0123456789abcdef", 404, answer="once")
-
-    play(scene)
+async def test_an_approval_shows_all_and_a_second_answer_says_that_it_is_late(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served:
+        found = await waiting(runtime, text="first", password="hunter2")
+        (asked,) = await Approvals(runtime.runner).open()
+        path = f"/approvals/{asked.approval_id}"
+        async with served.person() as ann, served.person(served.tokens.make("bob", operator=True)) as bob:
+            inbox = await ann.get("/approvals")
+            assert "May world.write be called?" in inbox.text
+            shown = await ann.get(path)
+            assert "first" in shown.text and "hunter2" not in shown.text and "[redacted]" in shown.text
+            assert "No call of this tool was approved" in shown.text
+            assert "is not one of" in (await ann.press(path, 422, answer="perhaps")).text
+            # A yes needs that the masked argument was revealed; the button is one form, and only for approvers.
+            assert "press Reveal first" in (await ann.press(path, 403, answer="once")).text
+            assert "Approve once" not in shown.text and "Reveal" in shown.text
+            revealed = await ann.press(f"{path}/reveal", 200)
+            assert "hunter2" in revealed.text and 'name="revealed"' in revealed.text
+            await ann.press(path, answer="once", reason="fine", revealed="yes")
+            late = await bob.press(path, 409, answer="denied")
+            assert "answered" in late.text and "once" in late.text
+            (said,) = await events_of(runtime, found, ApprovalAnswered)
+            assert (said.answer, said.channel, said.reason) == ("once", "page", "fine")
+            assert said.by == f"{user_name()} (http, page)"
+            # The next question is compared with the call that was approved.
+            await runtime.runner.run(found)
+            (again,) = await Approvals(runtime.runner).open()
+            assert "The arguments are the same." in (await bob.get(f"/approvals/{again.approval_id}")).text
+            await bob.press(f"/approvals/{again.approval_id}", answer="denied", reason="not now")
+            assert "Nothing waits for you" in (await bob.get("/approvals")).text
+            await ann.press("/approvals/approval-0123456789abcdef", 404, answer="once")
 
 
-def test_resume_drives_the_mission_where_missions_are_served(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, mission_server(runtime), page(runtime, tmp_path) as served:
-            wanted = mission(proposer=repeat("measure"), budget=Budget(max_iterations=3))
-            found = (await runtime.runner.start(wanted)).session_id
-            await runtime.runner.pause(found)
-            async with served.person() as ann:
-                answer = await ann.press(f"/missions/{found}/resume")
-                assert answer.headers["location"].endswith("?done=resumed")
-                await until(runtime, found, lambda state: state.terminal)
-                seen = await ann.get(f"/missions/{found}")
-                assert "The iterations of the budget are used up." in seen.text and "3 of 3" in seen.text
-
-    play(scene)
+async def test_resume_drives_the_mission_where_missions_are_served(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, mission_server(runtime), page(runtime, tmp_path) as served:
+        wanted = mission(proposer=repeat("measure"), budget=Budget(max_iterations=3))
+        found = (await runtime.runner.start(wanted)).session_id
+        await runtime.runner.pause(found)
+        async with served.person() as ann:
+            answer = await ann.press(f"/missions/{found}/resume")
+            assert answer.headers["location"].endswith("?done=resumed")
+            await until(runtime, found, lambda state: state.terminal)
+            seen = await ann.get(f"/missions/{found}")
+            assert "The iterations of the budget are used up." in seen.text and "3 of 3" in seen.text
 
 
 def _only_ours(seen: Seen, path: str) -> None:
@@ -363,28 +340,25 @@ def _only_ours(seen: Seen, path: str) -> None:
 
 
 @pytest.mark.guarantee("what-tools-return-is-text-on-the-page")
-def test_hostile_text_stays_text_in_every_view(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
-            words = "\n".join(one for one in HOSTILE if "\0" not in one)
-            found = await measured(runtime, directive=f"{HOSTILE[1]}\n{chr(10).join(HOSTILE[:13])}")
-            asks = await waiting(runtime, text=words)
-            (asked,) = await Approvals(runtime.runner).open()
-            part = await served_part(served, found)
-            call = f"/missions/{found}/calls/{part.rows[0].call_id}?iteration=1"
-            paths = ["/missions", f"/missions/{found}", f"/missions/{found}/timeline", f"/missions/{found}/plots", call]
-            paths += [f"/missions/{asks}", "/approvals", f"/approvals/{asked.approval_id}", "/audit", "/lessons"]
-            paths += ["/lessons?q=%3Cscript%3E", "/missions?words=%3Cscript%3E%22%27", "/tools"]
-            for path in paths:
-                _only_ours(await ann.get(path), path)
-            _only_ours(await ann.get("/missions?status=%3Cb%3E", 422), "a wrong filter")
-            drawer = await ann.get(call, **{"HX-Request": "true"})
-            _only_ours(drawer, "drawer")
-            for text in ("<script>alert(1)</script>", "javascript:alert(1)", "{{ 7*7 }}"):
-                assert text in drawer.text
-            assert "\u202e" not in drawer.text and "\x1b" not in drawer.text
-
-    play(scene)
+async def test_hostile_text_stays_text_in_every_view(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+        words = "\n".join(one for one in HOSTILE if "\0" not in one)
+        found = await measured(runtime, directive=f"{HOSTILE[1]}\n{chr(10).join(HOSTILE[:13])}")
+        asks = await waiting(runtime, text=words)
+        (asked,) = await Approvals(runtime.runner).open()
+        part = await served_part(served, found)
+        call = f"/missions/{found}/calls/{part.rows[0].call_id}?iteration=1"
+        paths = ["/missions", f"/missions/{found}", f"/missions/{found}/timeline", f"/missions/{found}/plots", call]
+        paths += [f"/missions/{asks}", "/approvals", f"/approvals/{asked.approval_id}", "/audit", "/lessons"]
+        paths += ["/lessons?q=%3Cscript%3E", "/missions?words=%3Cscript%3E%22%27", "/tools"]
+        for path in paths:
+            _only_ours(await ann.get(path), path)
+        _only_ours(await ann.get("/missions?status=%3Cb%3E", 422), "a wrong filter")
+        drawer = await ann.get(call, **{"HX-Request": "true"})
+        _only_ours(drawer, "drawer")
+        for text in ("<script>alert(1)</script>", "javascript:alert(1)", "{{ 7*7 }}"):
+            assert text in drawer.text
+        assert "\u202e" not in drawer.text and "\x1b" not in drawer.text
 
 
 async def served_part(served: Served, mission_id: str) -> TimelinePart:
@@ -402,20 +376,17 @@ def tell() -> ToolResult:
     return ToolResult(content=({"type": "text", "text": json.dumps([{"api_key": "hunter2"}])},))
 
 
-def test_secrets_are_masked_in_results_that_are_cut_and_in_json_as_text(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with Runtime(state=tmp_path / "ledger.db", servers={"world": [dump, tell]}, mode="auto") as runtime:
-            both = replay(proposal(("dump", {}), ("tell", {})))
-            ended = await runtime.pursue(mission(proposer=both, budget=Budget(max_iterations=1)))
-            async with page(runtime, tmp_path) as served, served.person() as ann:
-                seen = await ann.get(f"/missions/{ended.session_id}/timeline")
-                for link in [one["href"] or "" for one in seen.all("a") if "/calls/" in (one["href"] or "")]:
-                    drawer = (await ann.get(link.removeprefix("/page"))).text
-                    assert ("password" in drawer or "api_key" in drawer) and "hunter2" not in drawer
-                shared = (await ann.get(f"/missions/{ended.session_id}/share")).text
-                assert "bytes more" in shared and "api_key" in shared and "hunter2" not in shared
-
-    play(scene)
+async def test_secrets_are_masked_in_results_that_are_cut_and_in_json_as_text(tmp_path: Path) -> None:
+    async with Runtime(state=tmp_path / "ledger.db", servers={"world": [dump, tell]}, mode="auto") as runtime:
+        both = replay(proposal(("dump", {}), ("tell", {})))
+        ended = await runtime.pursue(mission(proposer=both, budget=Budget(max_iterations=1)))
+        async with page(runtime, tmp_path) as served, served.person() as ann:
+            seen = await ann.get(f"/missions/{ended.session_id}/timeline")
+            for link in [one["href"] or "" for one in seen.all("a") if "/calls/" in (one["href"] or "")]:
+                drawer = (await ann.get(link.removeprefix("/page"))).text
+                assert ("password" in drawer or "api_key" in drawer) and "hunter2" not in drawer
+            shared = (await ann.get(f"/missions/{ended.session_id}/share")).text
+            assert "bytes more" in shared and "api_key" in shared and "hunter2" not in shared
 
 
 def test_the_drawer_has_what_a_model_was_told_and_what_an_agent_changed(
@@ -468,52 +439,46 @@ def test_images_are_small_bitmaps_and_json_is_folded() -> None:
 
 
 @pytest.mark.guarantee("live-updates-are-coalesced")
-def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differs(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
-            found = await waiting(runtime)
-            path = f"/page/missions/{found}/live"
-            async with ann.wire.stream("GET", path) as stream:
-                lines = stream.aiter_lines()
-                first = await _event(lines)
-                assert "It waits for approval" in first["data"] and ann.csrf in first["data"]
-                await runtime.runner.pause(found, reason="now")
-                second = await _event(lines)
-                assert "It is paused: now." in second["data"] and second["id"] != first["id"]
-            async with served.person() as bob, bob.wire.stream("GET", path) as stream:
-                lines = stream.aiter_lines()
+async def test_live_updates_come_from_the_ledger_and_a_reconnect_gets_only_what_differs(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+        found = await waiting(runtime)
+        path = f"/page/missions/{found}/live"
+        async with ann.wire.stream("GET", path) as stream:
+            lines = stream.aiter_lines()
+            first = await _event(lines)
+            assert "It waits for approval" in first["data"] and ann.csrf in first["data"]
+            await runtime.runner.pause(found, reason="now")
+            second = await _event(lines)
+            assert "It is paused: now." in second["data"] and second["id"] != first["id"]
+        async with served.person() as bob, bob.wire.stream("GET", path) as stream:
+            lines = stream.aiter_lines()
+            await _event(lines)
+            await bob.press("/sign-out")
+            await runtime.runner.resume(found)
+            assert [line async for line in lines] == []  # the stream of a session that ended, ends
+            await runtime.runner.pause(found, reason="now")
+        async with ann.wire.stream("GET", path, headers={"Last-Event-ID": first["id"]}) as stream:
+            assert (await _event(stream.aiter_lines()))["id"] == second["id"]
+        async with ann.wire.stream("GET", path, headers={"Last-Event-ID": second["id"]}) as stream:
+            lines = stream.aiter_lines()
+            with anyio.move_on_after(0.3) as silence:
                 await _event(lines)
-                await bob.press("/sign-out")
-                await runtime.runner.resume(found)
-                assert [line async for line in lines] == []  # the stream of a session that ended, ends
-                await runtime.runner.pause(found, reason="now")
-            async with ann.wire.stream("GET", path, headers={"Last-Event-ID": first["id"]}) as stream:
-                assert (await _event(stream.aiter_lines()))["id"] == second["id"]
-            async with ann.wire.stream("GET", path, headers={"Last-Event-ID": second["id"]}) as stream:
-                lines = stream.aiter_lines()
-                with anyio.move_on_after(0.3) as silence:
-                    await _event(lines)
-                assert silence.cancelled_caught  # it has this fragment already
-            await runtime.runner.abort(found)
-            assert "skipped" in (await ann.get(f"/missions/{found}/timeline")).text  # it waits no more
-
-    play(scene)
+            assert silence.cancelled_caught  # it has this fragment already
+        await runtime.runner.abort(found)
+        assert "skipped" in (await ann.get(f"/missions/{found}/timeline")).text  # it waits no more
 
 
-def test_an_address_that_means_nothing_is_refused_and_the_server_stays(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
-            for path in ("/missions/a b/live", "/missions/%00/timeline/live", "/tasks/a b/live"):
-                await ann.get(path, 400)
-            for path in ("/tasks/task-0000000000000000", "/problems/none"):
-                await ann.get(path, 404, Referer="http://[x")
-            many = {f"field{number}": "x" for number in range(200)}
-            assert (await ann.wire.post("/page/sign-in", data=many)).status_code == 422
-            served.tokens.path.write_text("{")
-            assert "is damaged" in (await ann.get("/missions", 400)).text
-            assert (await ann.wire.post("/page/sign-in", data={"token": "x"})).status_code == 400
-
-    play(scene)
+async def test_an_address_that_means_nothing_is_refused_and_the_server_stays(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+        for path in ("/missions/a b/live", "/missions/%00/timeline/live", "/tasks/a b/live"):
+            await ann.get(path, 400)
+        for path in ("/tasks/task-0000000000000000", "/problems/none"):
+            await ann.get(path, 404, Referer="http://[x")
+        many = {f"field{number}": "x" for number in range(200)}
+        assert (await ann.wire.post("/page/sign-in", data=many)).status_code == 422
+        served.tokens.path.write_text("{")
+        assert "is damaged" in (await ann.get("/missions", 400)).text
+        assert (await ann.wire.post("/page/sign-in", data={"token": "x"})).status_code == 400
 
 
 async def _event(lines: Any) -> dict[str, str]:
@@ -528,52 +493,46 @@ async def _event(lines: Any) -> dict[str, str]:
     raise AssertionError("the stream ended")
 
 
-def test_a_long_timeline_is_shown_in_parts_and_found_by_iteration(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
-            found = await measured(runtime, iterations=450)
-            newest = await ann.get(f"/missions/{found}/timeline")
-            rows = [one for one in newest.all("tr") if (one.get("id") or "").startswith("row-")]
-            assert len(rows) == 100 and "450" in newest.text and "Earlier calls" in newest.text
-            (older,) = [one["href"] for one in newest.all("a") if "before=" in (one.get("href") or "")]
-            before = await ann.get((older or "").removeprefix("/page"))
-            assert "Later calls" in before.text and " 350 " in before.text and " 351 " not in before.text
-            (newer,) = [one["href"] for one in before.all("a") if "after=" in (one.get("href") or "")]
-            after = await ann.get((newer or "").removeprefix("/page"))
-            assert " 351 " in after.text and " 450 " in after.text and "Later calls" not in after.text
-            some = await ann.get(f"/missions/{found}/timeline?first=101&last=103")
-            assert [one.get("id") for one in some.all("tbody")] == ["band-100", "band-101", "band-102"]
-            await ann.get(f"/missions/{found}/timeline?first=0&last=x", 422)
-            answer = await ann.wire.get(f"/page/missions/{found}/course")
-            (cost,) = [row for row in answer.json()["metrics"] if row["metric"] == "cost"]
-            assert cost["points"][-1] == [450.0, 2.0] and cost["target"] == {"op": "<=", "target": 1.0}
-            assert sum(answer.json()["calls"]["ok"]) == 450
-            assert answer.json()["budget"][0]["points"][-1] == [450.0, 0.0]
-
-    play(scene)
+async def test_a_long_timeline_is_shown_in_parts_and_found_by_iteration(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+        found = await measured(runtime, iterations=450)
+        newest = await ann.get(f"/missions/{found}/timeline")
+        rows = [one for one in newest.all("tr") if (one.get("id") or "").startswith("row-")]
+        assert len(rows) == 100 and "450" in newest.text and "Earlier calls" in newest.text
+        (older,) = [one["href"] for one in newest.all("a") if "before=" in (one.get("href") or "")]
+        before = await ann.get((older or "").removeprefix("/page"))
+        assert "Later calls" in before.text and " 350 " in before.text and " 351 " not in before.text
+        (newer,) = [one["href"] for one in before.all("a") if "after=" in (one.get("href") or "")]
+        after = await ann.get((newer or "").removeprefix("/page"))
+        assert " 351 " in after.text and " 450 " in after.text and "Later calls" not in after.text
+        some = await ann.get(f"/missions/{found}/timeline?first=101&last=103")
+        assert [one.get("id") for one in some.all("tbody")] == ["band-100", "band-101", "band-102"]
+        await ann.get(f"/missions/{found}/timeline?first=0&last=x", 422)
+        answer = await ann.wire.get(f"/page/missions/{found}/course")
+        (cost,) = [row for row in answer.json()["metrics"] if row["metric"] == "cost"]
+        assert cost["points"][-1] == [450.0, 2.0] and cost["target"] == {"op": "<=", "target": 1.0}
+        assert sum(answer.json()["calls"]["ok"]) == 450
+        assert answer.json()["budget"][0]["points"][-1] == [450.0, 0.0]
 
 
-def test_missions_are_grouped_filtered_and_continued(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
-            await waiting(runtime)
-            for number in range(55):
-                await measured(runtime, iterations=1, directive=f"Number {number} of many" + " zebras" * (number == 17))
-            await runtime.runner.start(mission(directive="Not begun", queue="night"))
-            all_of_them = await ann.get("/missions")
-            for heading in ("Needs you 1", "Under way 1", "Ended 50"):
-                assert heading in all_of_them.text, heading
-            (more,) = [one["href"] for one in all_of_them.all("a") if "cursor=" in (one.get("href") or "")]
-            rest = await ann.get((more or "").removeprefix("/page"))
-            assert "Ended 5" in rest.text and "Needs you" not in rest.text
-            found = await ann.get("/missions?words=zebra+MANY&status=terminated")
-            assert "Ended 1" in found.text and "Number 17 of many zebras" in found.text
-            assert "No mission matches" in (await ann.get("/missions?caller=local+clients")).text
-            queued = await ann.get("/missions?queue=night")
-            assert "Not begun" in queued.text and "Ended" not in queued.text and "Needs you" not in queued.text
-            assert "Needs you 1" in (await ann.get("/missions?status=waiting&caller=operator")).text
-            assert "No mission matches" in (await ann.get("/missions?until=2001-01-01")).text
-            wrong = await ann.get("/missions?since=yesterday&status=lost", 422)
-            assert "since" in wrong.text and "status" in wrong.text
-
-    play(scene)
+async def test_missions_are_grouped_filtered_and_continued(tmp_path: Path) -> None:
+    async with asking(tmp_path) as runtime, page(runtime, tmp_path) as served, served.person() as ann:
+        await waiting(runtime)
+        for number in range(55):
+            await measured(runtime, iterations=1, directive=f"Number {number} of many" + " zebras" * (number == 17))
+        await runtime.runner.start(mission(directive="Not begun", queue="night"))
+        all_of_them = await ann.get("/missions")
+        for heading in ("Needs you 1", "Under way 1", "Ended 50"):
+            assert heading in all_of_them.text, heading
+        (more,) = [one["href"] for one in all_of_them.all("a") if "cursor=" in (one.get("href") or "")]
+        rest = await ann.get((more or "").removeprefix("/page"))
+        assert "Ended 5" in rest.text and "Needs you" not in rest.text
+        found = await ann.get("/missions?words=zebra+MANY&status=terminated")
+        assert "Ended 1" in found.text and "Number 17 of many zebras" in found.text
+        assert "No mission matches" in (await ann.get("/missions?caller=local+clients")).text
+        queued = await ann.get("/missions?queue=night")
+        assert "Not begun" in queued.text and "Ended" not in queued.text and "Needs you" not in queued.text
+        assert "Needs you 1" in (await ann.get("/missions?status=waiting&caller=operator")).text
+        assert "No mission matches" in (await ann.get("/missions?until=2001-01-01")).text
+        wrong = await ann.get("/missions?since=yesterday&status=lost", 422)
+        assert "since" in wrong.text and "status" in wrong.text

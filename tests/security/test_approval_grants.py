@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from callers_stage import serving
-from gateway_stage import run
 from test_callers import WIPES
 
 from pursuit.core.approvals import Approval, tool_scope
@@ -25,22 +24,19 @@ server = "world"
 
 @pytest.mark.guarantee("a-yes-is-for-one-client")
 @pytest.mark.parametrize("answer", ["mission", "arguments"])
-def test_a_yes_to_one_client_covers_no_other_in_a_shared_mission(tmp_path: Path, answer: Any) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, ASK) as served:
-            approvals = Approvals(served.runtime.runner)
-            mission = await served.start("other", {**WIPES, "share": ["guest"]})
-            asked = {"session_id": mission}
-            await served.call("other", "mission_iterate", asked)
-            (question,) = await approvals.open()
-            await approvals.answer(question.approval_id, answer)
-            await served.call("other", "mission_iterate", asked)
-            assert served.world.reached == ["tools/call"]
-            waits = await served.call("guest", "mission_iterate", asked)
-            assert waits["structuredContent"]["status"] == "waiting"
-            assert served.world.reached == ["tools/call"]
-
-    run(main)
+async def test_a_yes_to_one_client_covers_no_other_in_a_shared_mission(tmp_path: Path, answer: Any) -> None:
+    async with serving(tmp_path, ASK) as served:
+        approvals = Approvals(served.runtime.runner)
+        mission = await served.start("other", {**WIPES, "share": ["guest"]})
+        asked = {"session_id": mission}
+        await served.call("other", "mission_iterate", asked)
+        (question,) = await approvals.open()
+        await approvals.answer(question.approval_id, answer)
+        await served.call("other", "mission_iterate", asked)
+        assert served.world.reached == ["tools/call"]
+        waits = await served.call("guest", "mission_iterate", asked)
+        assert waits["structuredContent"]["status"] == "waiting"
+        assert served.world.reached == ["tools/call"]
 
 
 @pytest.mark.guarantee("a-yes-is-for-one-client")
@@ -60,18 +56,15 @@ def granted(tool: str, who: str, people: int) -> str:
 
 
 @pytest.mark.guarantee("a-yes-is-for-one-client")
-def test_a_yes_at_the_gateway_covers_no_later_token_of_the_same_name(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, ASK, gateway=True) as served:
-            approvals = Approvals(served.runtime.runner)
-            assert (await served.call("guest", "wipe"))["isError"]
-            (question,) = await approvals.open()
-            await approvals.answer(question.approval_id, "mission")
-            assert not (await served.call("guest", "wipe")).get("isError")
-            assert (await served.call("other", "wipe"))["isError"]
-            served.tokens.revoke("guest")
-            served.shown["guest"] = served.tokens.make("guest")
-            assert (await served.call("guest", "wipe"))["isError"]
-            assert served.world.reached == ["tools/call"]
-
-    run(main)
+async def test_a_yes_at_the_gateway_covers_no_later_token_of_the_same_name(tmp_path: Path) -> None:
+    async with serving(tmp_path, ASK, gateway=True) as served:
+        approvals = Approvals(served.runtime.runner)
+        assert (await served.call("guest", "wipe"))["isError"]
+        (question,) = await approvals.open()
+        await approvals.answer(question.approval_id, "mission")
+        assert not (await served.call("guest", "wipe")).get("isError")
+        assert (await served.call("other", "wipe"))["isError"]
+        served.tokens.revoke("guest")
+        served.shown["guest"] = served.tokens.make("guest")
+        assert (await served.call("guest", "wipe"))["isError"]
+        assert served.world.reached == ["tools/call"]

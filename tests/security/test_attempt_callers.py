@@ -29,60 +29,48 @@ async def probes(agent: Any, times: int) -> list[bool]:
 @pytest.mark.guarantee("attempts-belong-to-callers")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("with_token", [True, False])
-def test_over_http_a_caller_that_connects_again_goes_on_with_its_attempt_and_budget(
+async def test_over_http_a_caller_that_connects_again_goes_on_with_its_attempt_and_budget(
     tmp_path: Path, era: str, with_token: bool
 ) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA, budget=TWO)
     tokens = Tokens.beside(tmp_path / "ledger.db") if with_token else None
     key = None if tokens is None else tokens.make("ann")
     queries = ("", "?client=eve", "?client=mallory") if with_token else ("?client=ann",) * 3
-
-    async def main() -> None:
-        made: list[bool] = []
-        for number in range(2):  # the second time after a restart of the server
-            async with serving(one, tmp_path, tokens) as url:
-                for query in queries[number:]:
-                    async with client(url + query, era, key) as agent:
-                        made += await probes(agent, 1)
-        assert made == [True, True, False, False, False]
-        (state,) = await attempts(tmp_path)
-        assert (state.calls, state.opened.number) == (2, 1)
-
-    anyio.run(main)
+    made: list[bool] = []
+    for number in range(2):  # the second time after a restart of the server
+        async with serving(one, tmp_path, tokens) as url:
+            for query in queries[number:]:
+                async with client(url + query, era, key) as agent:
+                    made += await probes(agent, 1)
+    assert made == [True, True, False, False, False]
+    (state,) = await attempts(tmp_path)
+    assert (state.calls, state.opened.number) == (2, 1)
 
 
 @pytest.mark.guarantee("attempts-belong-to-callers")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_that_cannot_be_told_from_others_works_at_no_attempt(tmp_path: Path, era: str) -> None:
+async def test_a_client_that_cannot_be_told_from_others_works_at_no_attempt(tmp_path: Path, era: str) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA, budget=TWO)
-
-    async def main() -> None:
-        async with serving(one, tmp_path) as url, client(url, era) as agent:
-            refused = await agent.call_tool("probe", {"x": 1})
-            assert refused.is_error and "?client=NAME" in text(refused)
-        assert await attempts(tmp_path) == []
-
-    anyio.run(main)
+    async with serving(one, tmp_path) as url, client(url, era) as agent:
+        refused = await agent.call_tool("probe", {"x": 1})
+        assert refused.is_error and "?client=NAME" in text(refused)
+    assert await attempts(tmp_path) == []
 
 
 @pytest.mark.guarantee("attempts-belong-to-callers")
-def test_two_connections_of_one_caller_at_once_share_one_budget(tmp_path: Path) -> None:
+async def test_two_connections_of_one_caller_at_once_share_one_budget(tmp_path: Path) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA, budget=TWO)
     tokens = Tokens.beside(tmp_path / "ledger.db")
     key = tokens.make("ann")
-
-    async def main() -> None:
-        async with (
-            serving(one, tmp_path, tokens) as url,
-            client(url, LEGACY, key) as first,
-            client(url, LEGACY, key) as second,
-            client(url, MODERN, key) as third,
-        ):
-            made = [await probes(agent, 1) for agent in (first, second, third)]
-        assert made == [[True], [True], [False]]
-        assert len(await attempts(tmp_path)) == 1
-
-    anyio.run(main)
+    async with (
+        serving(one, tmp_path, tokens) as url,
+        client(url, LEGACY, key) as first,
+        client(url, LEGACY, key) as second,
+        client(url, MODERN, key) as third,
+    ):
+        made = [await probes(agent, 1) for agent in (first, second, third)]
+    assert made == [[True], [True], [False]]
+    assert len(await attempts(tmp_path)) == 1
 
 
 def over_stdio(folder: Path, *words: str) -> Client:
@@ -93,17 +81,13 @@ def over_stdio(folder: Path, *words: str) -> Client:
 
 
 @pytest.mark.guarantee("attempts-belong-to-callers")
-def test_over_stdio_a_new_process_goes_on_with_the_attempt_of_the_user(tmp_path: Path) -> None:
+async def test_over_stdio_a_new_process_goes_on_with_the_attempt_of_the_user(tmp_path: Path) -> None:
     problem(tmp_path, "probe", submission=SCHEMA, budget=TWO)
-
-    async def main() -> None:
-        made: list[list[bool]] = []
-        for words in ((), (), ("--label", "other")):
-            async with over_stdio(tmp_path, *words) as agent:
-                made.append(await probes(agent, 2 if not made else 1))
-        assert made == [[True, True], [False], [True]]
-
-    anyio.run(main)
+    made: list[list[bool]] = []
+    for words in ((), (), ("--label", "other")):
+        async with over_stdio(tmp_path, *words) as agent:
+            made.append(await probes(agent, 2 if not made else 1))
+    assert made == [[True, True], [False], [True]]
 
 
 @pytest.mark.guarantee("attempts-belong-to-callers")

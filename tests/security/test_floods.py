@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from callers_stage import Served, serving
-from gateway_stage import MODERN, asked_of, hostile, house, run, words
+from gateway_stage import MODERN, asked_of, hostile, house, words
 from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
 
 from pursuit import Runtime
@@ -57,78 +57,63 @@ async def flooded(folder: Path, flood: str) -> AsyncIterator[Served]:
     ],
     ids=["pages", "deep", "trap"],
 )
-def test_a_flood_through_the_gateway_ends_with_the_name_of_the_limit(
+async def test_a_flood_through_the_gateway_ends_with_the_name_of_the_limit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flood: str, method: str, params: dict[str, Any], expected: str
 ) -> None:
-    async def main() -> None:
-        async with flooded(tmp_path, flood) as served:
-            told = await served.ask("guest", method, params)
-            assert expected in str(told) + caplog.text
-
-    run(main)
+    async with flooded(tmp_path, flood) as served:
+        told = await served.ask("guest", method, params)
+        assert expected in str(told) + caplog.text
 
 
 @pytest.mark.guarantee("floods-end-at-a-limit")
 @pytest.mark.parametrize("named", [True, False])
-def test_a_result_beyond_the_limit_fails_the_call_that_it_answers(tmp_path: Path, named: bool) -> None:
+async def test_a_result_beyond_the_limit_fails_the_call_that_it_answers(tmp_path: Path, named: bool) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
     waits = {"name": "logs", "arguments": {"gate": str(gate)}}
-
-    async def main() -> None:
-        async with house(tmp_path, hostile(f"log={log}"), alone=False) as stage:
-            other, greedy = await stage.client(MODERN), await stage.client(MODERN)
-            waiting = await other.begin("tools/call", waits)
-            failed = await greedy.call("large", {"last": not named})
-            assert failed["isError"] is True and "16 MiB (limit `result`)" in words(failed)
-            assert failed["_meta"]["pursuit/outcome"] == "unknown"
-            gate.touch()
-            ended = (await other.ended(waiting))["result"]
-            # Without the id in the first KiB the server's connection ends, and with it the calls of others.
-            assert (ended.get("isError"), "limit `result`" in words(ended)) == (
-                (None, False) if named else (True, True)
-            )
-            assert words(await greedy.call("steps")) == "without"
-        assert len(asked_of(log, "initialize")) == (1 if named else 2)
-
-    run(main)
+    async with house(tmp_path, hostile(f"log={log}"), alone=False) as stage:
+        other, greedy = await stage.client(MODERN), await stage.client(MODERN)
+        waiting = await other.begin("tools/call", waits)
+        failed = await greedy.call("large", {"last": not named})
+        assert failed["isError"] is True and "16 MiB (limit `result`)" in words(failed)
+        assert failed["_meta"]["pursuit/outcome"] == "unknown"
+        gate.touch()
+        ended = (await other.ended(waiting))["result"]
+        # Without the id in the first KiB the server's connection ends, and with it the calls of others.
+        assert (ended.get("isError"), "limit `result`" in words(ended)) == ((None, False) if named else (True, True))
+        assert words(await greedy.call("steps")) == "without"
+    assert len(asked_of(log, "initialize")) == (1 if named else 2)
 
 
 @pytest.mark.guarantee("floods-end-at-a-limit")
-def test_a_client_of_the_gateway_does_not_read_its_notifications(
+async def test_a_client_of_the_gateway_does_not_read_its_notifications(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with flooded(tmp_path, "notes") as served, http(served.shown["guest"]) as wire:
-            host = served.url.removeprefix("http://").partition("/")[0]
-            begun = await wire.post(served.url, json=INITIALIZE, headers=HEADERS)
-            wire.headers.update({**HEADERS, "mcp-session-id": begun.headers["mcp-session-id"]})
-            await wire.post(served.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
-            call = {"name": "flood.notify", "arguments": {}}
-            asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
-            with socket.create_connection((host.split(":")[0], int(host.split(":")[1]))) as mute:
-                head = "".join(f"{name}: {value}\r\n" for name, value in wire.headers.items())
-                mute.sendall(f"GET /mcp HTTP/1.1\r\nhost: {host}\r\n{head}\r\n".encode())
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(partial(wire.post, served.url, json=asked))
-                    with anyio.fail_after(30):
-                        while "limit `queued`" not in caplog.text:
-                            await anyio.sleep(0.02)
-                    tasks.cancel_scope.cancel()
-
-    run(main)
+    async with flooded(tmp_path, "notes") as served, http(served.shown["guest"]) as wire:
+        host = served.url.removeprefix("http://").partition("/")[0]
+        begun = await wire.post(served.url, json=INITIALIZE, headers=HEADERS)
+        wire.headers.update({**HEADERS, "mcp-session-id": begun.headers["mcp-session-id"]})
+        await wire.post(served.url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        call = {"name": "flood.notify", "arguments": {}}
+        asked = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+        with socket.create_connection((host.split(":")[0], int(host.split(":")[1]))) as mute:
+            head = "".join(f"{name}: {value}\r\n" for name, value in wire.headers.items())
+            mute.sendall(f"GET /mcp HTTP/1.1\r\nhost: {host}\r\n{head}\r\n".encode())
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(wire.post, served.url, json=asked))
+                with anyio.fail_after(30):
+                    while "limit `queued`" not in caplog.text:
+                        await anyio.sleep(0.02)
+                tasks.cancel_scope.cancel()
 
 
 @pytest.mark.guarantee("floods-end-at-a-limit")
-def test_notifications_wait_up_to_a_number_of_bytes() -> None:
-    async def main() -> None:
-        queue = NotificationQueue(SMALL.queued)
-        for number in range(300):
-            queue.put("notifications/message", {"data": "x" * 20_000, "number": number})
-        assert queue.dropped == 295
-        queue.close()
-        assert [params["number"] async for _, params in queue] == [0, 1, 2, 3, 4]
-
-    anyio.run(main)
+async def test_notifications_wait_up_to_a_number_of_bytes() -> None:
+    queue = NotificationQueue(SMALL.queued)
+    for number in range(300):
+        queue.put("notifications/message", {"data": "x" * 20_000, "number": number})
+    assert queue.dropped == 295
+    queue.close()
+    assert [params["number"] async for _, params in queue] == [0, 1, 2, 3, 4]
     assert LIMITS.queued == 8 << 20
 
 
@@ -162,37 +147,30 @@ def test_a_template_is_compared_at_a_cost_of_its_length(template: str, uri: str,
 
 
 @pytest.mark.guarantee("floods-end-at-a-limit")
-def test_half_requests_end_and_others_are_served() -> None:
-    async def main() -> None:
-        stage = Stage()
-        with anyio.fail_after(60):
-            async with stage.serving(limits=SMALL), client(stage.url, "2026-07-28") as good:
-                await whoami(good)
-                answers = await anyio.to_thread.run_sync(half_requests, stage.port)
-                assert b"" in answers, "half of a head: the connection is closed"
-                assert any(b"limit `request_seconds`" in answer for answer in answers)
-                assert any(b"limit `unread`" in answer for answer in answers)
-                await whoami(good)
-
-    anyio.run(main)
+async def test_half_requests_end_and_others_are_served() -> None:
+    stage = Stage()
+    with anyio.fail_after(60):
+        async with stage.serving(limits=SMALL), client(stage.url, "2026-07-28") as good:
+            await whoami(good)
+            answers = await anyio.to_thread.run_sync(half_requests, stage.port)
+            assert b"" in answers, "half of a head: the connection is closed"
+            assert any(b"limit `request_seconds`" in answer for answer in answers)
+            assert any(b"limit `unread`" in answer for answer in answers)
+            await whoami(good)
 
 
 @pytest.mark.guarantee("floods-end-at-a-limit")
 @pytest.mark.parametrize(("who", "status"), [("operator", b"408"), ("client", b"403"), (None, b"401")])
-def test_half_an_answer_to_an_approval_ends(tmp_path: Path, who: str | None, status: bytes) -> None:
+async def test_half_an_answer_to_an_approval_ends(tmp_path: Path, who: str | None, status: bytes) -> None:
     tokens = Tokens(tmp_path / "tokens.json")
     shown = "" if who is None else f"authorization: Bearer {tokens.make('x', operator=who == 'operator')}\r\n"
-
-    async def main() -> None:
-        stage = Stage()
-        async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
-            routes = approval_routes(runtime.runner, tokens, limits=SMALL)
-            async with stage.serving(tokens, routes=routes):
-                answer = await anyio.to_thread.run_sync(half_answer, stage.port, shown)
-        assert answer.split()[1] == status, answer
-        assert (b"connection: close" in answer) is (status == b"408")
-
-    anyio.run(main)
+    stage = Stage()
+    async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
+        routes = approval_routes(runtime.runner, tokens, limits=SMALL)
+        async with stage.serving(tokens, routes=routes):
+            answer = await anyio.to_thread.run_sync(half_answer, stage.port, shown)
+    assert answer.split()[1] == status, answer
+    assert (b"connection: close" in answer) is (status == b"408")
 
 
 def half_answer(port: int, token: str) -> bytes:

@@ -81,7 +81,7 @@ from nowhere import merged
 }  # fmt: skip
 
 
-def scores(attacks: Mapping[str, str]) -> dict[str, tuple[float, bool | None]]:
+async def scores(attacks: Mapping[str, str]) -> dict[str, tuple[float, bool | None]]:
     """The hidden tests that each module passes, and whether it was isolated."""
     found: dict[str, tuple[float, bool | None]] = {}
 
@@ -90,32 +90,29 @@ def scores(attacks: Mapping[str, str]) -> dict[str, tuple[float, bool | None]]:
         judged = await judge(PROBLEM, submitted, expressions=sandbox)
         found[name] = (judged.score.rows[0].value, getattr(judged, "isolated", None))
 
-    async def main() -> None:
-        async with Sandbox() as sandbox, anyio.create_task_group() as tasks:
-            for name in attacks:
-                tasks.start_soon(one, name, sandbox)
-
-    anyio.run(main)
+    async with Sandbox() as sandbox, anyio.create_task_group() as tasks:
+        for name in attacks:
+            tasks.start_soon(one, name, sandbox)
     return found
 
 
-def said_by_judge(said: object, isolation: Isolation | None = None) -> bool | None:
+async def said_by_judge(said: object, isolation: Isolation | None = None) -> bool | None:
     """Whether a score counts as isolated if the judge says this."""
     scorer = dataclasses.replace(PROBLEM.scorer, command=("echo", json.dumps(said)), isolation=isolation)
     judged = judge(dataclasses.replace(PROBLEM, scorer=scorer), Submitted(submission={}), expressions=Sandbox())
-    return anyio.run(lambda: judged).isolated
+    return (await judged).isolated
 
 
 @pytest.mark.guarantee("a-submission-cannot-forge-its-score")
-def test_a_submission_that_forges_its_score_passes_nothing() -> None:
+async def test_a_submission_that_forges_its_score_passes_nothing() -> None:
     isolated = not no_isolation()
-    assert scores(ATTACKS) == dict.fromkeys(ATTACKS, (0, isolated))
+    assert await scores(ATTACKS) == dict.fromkeys(ATTACKS, (0, isolated))
 
 
 @pytest.mark.skipif(bool(no_isolation()), reason=no_isolation())
-def test_an_isolated_submission_sees_neither_the_judge_nor_its_files() -> None:
-    assert scores(BEYOND) == dict.fromkeys(BEYOND, (0, True))
-    assert said_by_judge({"passed": 6, "isolated": True}, isolation=Isolation()) is False, (
+async def test_an_isolated_submission_sees_neither_the_judge_nor_its_files() -> None:
+    assert await scores(BEYOND) == dict.fromkeys(BEYOND, (0, True))
+    assert await said_by_judge({"passed": 6, "isolated": True}, isolation=Isolation()) is False, (
         "it shares that with the judge"
     )
 
@@ -139,12 +136,12 @@ def test_without_isolation_the_score_is_marked(victim: Victim, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("said", [{"passed": 6, "isolated": True}, {"passed": 6}, 6])
-def test_a_judge_does_not_decide_that_it_is_isolated(
+async def test_a_judge_does_not_decide_that_it_is_isolated(
     victim: Victim, monkeypatch: pytest.MonkeyPatch, said: object
 ) -> None:
     """Code that is not isolated can write what the judge says."""
     monkeypatch.setenv("PATH", broken(victim.home))
-    assert said_by_judge(said) is False
+    assert await said_by_judge(said) is False
 
 
 PROBES = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from gateway_stage import HOSTILE, LEGACY, asked_of, run
+from gateway_stage import HOSTILE, LEGACY, asked_of
 from plain_http import post
 from problem_stage import ERAS
 from quick_start import pursuit
@@ -53,7 +53,7 @@ def asks_first(log: Path) -> str:
 
 
 @pytest.mark.guarantee("no-client-approves-through-a-chain")
-def test_a_client_of_a_gateway_answers_the_questions_of_gateways_behind_it(
+async def test_a_client_of_a_gateway_answers_the_questions_of_gateways_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PURSUIT_TRUST", "1")
@@ -66,33 +66,30 @@ def test_a_client_of_a_gateway_answers_the_questions_of_gateways_behind_it(
     def calls(server: str) -> int:
         return len(asked_of(logs[server], "tools/call")) if logs[server].exists() else 0
 
-    async def main() -> None:
-        async with gateway(tmp_path / "far", asks_first(logs["far"]) + LISTED) as (far, far_tokens):
-            token = far_tokens.make("outer", may=["approve-own"])
-            servers = (
-                f"[servers.near]\ncommand = {json.dumps(words[0])}\nargs = {json.dumps(words[1:])}\n"
-                f'env = {{ PURSUIT_TRUST = "1", PURSUIT_RELAYED = "stdio" }}\n'
-                f'[servers.far]\nurl = "{far}"\nheaders = {{ Authorization = "Bearer {token}" }}\n'
-            )
-            async with gateway(tmp_path / "outer", f'{LISTED}[policy]\nmode = "auto"\n{servers}') as (url, tokens):
-                asked: list[str] = []
-                guest, trusted = tokens.make("guest"), tokens.make("trusted", may=["approve-own"])
-                for era in ERAS:
-                    async with agent(url, era, guest, asked) as client:
-                        for server in logs:
-                            refused = str(await client.call_tool(f"{server}.steps", {}))
-                            assert "needs a person's yes" in refused
-                # The client brings an answer to a question that it was not asked.
-                approval = "approval-" + refused.partition("`pursuit approve approval-")[2][:16]
-                call = {"name": "far.steps", "arguments": {}, "_meta": {"pursuit/mayApprove": True}}
-                await forged(url, call, approval, f"pursuit-asked-{approval}", token=guest, able=ABLE)
-                assert (asked, calls("near"), calls("far")) == ([], 0, 0)
-                # A client whose answers count at the outer gateway is asked by a server over HTTP.
-                async with agent(url, LEGACY, trusted, asked) as client:
-                    await client.call_tool("far.steps", {})
-                    await client.call_tool("near.steps", {})
-                assert (len(asked), calls("near"), calls("far")) == (1, 0, 1)
-                listed = await anyio.to_thread.run_sync(partial(post, url, "tools/list", {}, able={}, token=guest))
-                assert {one["name"] for one in listed["result"]["tools"]} >= {"near.steps", "far.steps"}
-
-    run(main)
+    async with gateway(tmp_path / "far", asks_first(logs["far"]) + LISTED) as (far, far_tokens):
+        token = far_tokens.make("outer", may=["approve-own"])
+        servers = (
+            f"[servers.near]\ncommand = {json.dumps(words[0])}\nargs = {json.dumps(words[1:])}\n"
+            f'env = {{ PURSUIT_TRUST = "1", PURSUIT_RELAYED = "stdio" }}\n'
+            f'[servers.far]\nurl = "{far}"\nheaders = {{ Authorization = "Bearer {token}" }}\n'
+        )
+        async with gateway(tmp_path / "outer", f'{LISTED}[policy]\nmode = "auto"\n{servers}') as (url, tokens):
+            asked: list[str] = []
+            guest, trusted = tokens.make("guest"), tokens.make("trusted", may=["approve-own"])
+            for era in ERAS:
+                async with agent(url, era, guest, asked) as client:
+                    for server in logs:
+                        refused = str(await client.call_tool(f"{server}.steps", {}))
+                        assert "needs a person's yes" in refused
+            # The client brings an answer to a question that it was not asked.
+            approval = "approval-" + refused.partition("`pursuit approve approval-")[2][:16]
+            call = {"name": "far.steps", "arguments": {}, "_meta": {"pursuit/mayApprove": True}}
+            await forged(url, call, approval, f"pursuit-asked-{approval}", token=guest, able=ABLE)
+            assert (asked, calls("near"), calls("far")) == ([], 0, 0)
+            # A client whose answers count at the outer gateway is asked by a server over HTTP.
+            async with agent(url, LEGACY, trusted, asked) as client:
+                await client.call_tool("far.steps", {})
+                await client.call_tool("near.steps", {})
+            assert (len(asked), calls("near"), calls("far")) == (1, 0, 1)
+            listed = await anyio.to_thread.run_sync(partial(post, url, "tools/list", {}, able={}, token=guest))
+            assert {one["name"] for one in listed["result"]["tools"]} >= {"near.steps", "far.steps"}

@@ -101,41 +101,34 @@ def post_raw(url: str, headers: dict[str, str]) -> httpx2.Response:
     return httpx2.post(url, json=INITIALIZE, headers={**HEADERS, **headers}, trust_env=False)
 
 
-def test_without_a_token_the_log_says_what_is_open(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with Stage().serving():
-            pass
-
-    anyio.run(main)
+async def test_without_a_token_the_log_says_what_is_open(caplog: pytest.LogCaptureFixture) -> None:
+    async with Stage().serving():
+        pass
     (warned,) = [record for record in caplog.records if "no token is asked for" in record.getMessage()]
     assert "every user and every program of this machine" in str(vars(warned))
 
 
 @pytest.mark.guarantee("a-socket-serves-its-user")
-def test_a_unix_socket_serves_the_user_that_runs_the_server_in_both_eras(folder: Path) -> None:
+async def test_a_unix_socket_serves_the_user_that_runs_the_server_in_both_eras(folder: Path) -> None:
     path = folder / "s"
-
-    async def main() -> None:
-        stage = Stage()
-        async with stage.serving(unix_socket=path):
-            assert (stage.url, stat.S_IMODE(path.stat().st_mode)) == ("http://localhost/mcp", 0o600)
-            with pytest.raises(InvalidArgument, match="is in use by another process"):
-                bind_unix(path)
-            wire = httpx2.AsyncHTTPTransport(uds=str(path))
-            async with httpx2.AsyncClient(transport=wire, timeout=60) as web:
-                for era in ERAS:
-                    async with Client(streamable_http_client(stage.url, http_client=web), mode=era) as session:
-                        assert await whoami(session) == "nobody"
-                evil = await web.post(stage.url, json=INITIALIZE, headers={**HEADERS, "Host": "evil.example"})
-                assert evil.status_code == 421
-
-    anyio.run(main)
+    stage = Stage()
+    async with stage.serving(unix_socket=path):
+        assert (stage.url, stat.S_IMODE(path.stat().st_mode)) == ("http://localhost/mcp", 0o600)
+        with pytest.raises(InvalidArgument, match="is in use by another process"):
+            bind_unix(path)
+        wire = httpx2.AsyncHTTPTransport(uds=str(path))
+        async with httpx2.AsyncClient(transport=wire, timeout=60) as web:
+            for era in ERAS:
+                async with Client(streamable_http_client(stage.url, http_client=web), mode=era) as session:
+                    assert await whoami(session) == "nobody"
+            evil = await web.post(stage.url, json=INITIALIZE, headers={**HEADERS, "Host": "evil.example"})
+            assert evil.status_code == 421
     assert not path.exists()
 
 
 @pytest.mark.guarantee("a-socket-serves-its-user")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
-def test_a_unix_socket_refuses_another_user_whatever_the_mode_of_its_file(folder: Path) -> None:
+async def test_a_unix_socket_refuses_another_user_whatever_the_mode_of_its_file(folder: Path) -> None:
     path = folder / "s"
     folder.chmod(0o755)
 
@@ -143,14 +136,11 @@ def test_a_unix_socket_refuses_another_user_whatever_the_mode_of_its_file(folder
         words = [sys.executable, "-S", "-c", KNOCK, str(path), str(uid)]
         return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
-    async def main() -> None:
-        async with Stage().serving(unix_socket=path):
-            assert "PermissionError" in (await anyio.to_thread.run_sync(knock, NOBODY)).stderr
-            path.chmod(0o666)
-            assert (await anyio.to_thread.run_sync(knock, NOBODY)).stdout == "closed\n"
-            assert "200 OK" in (await anyio.to_thread.run_sync(knock, 0)).stdout
-
-    anyio.run(main)
+    async with Stage().serving(unix_socket=path):
+        assert "PermissionError" in (await anyio.to_thread.run_sync(knock, NOBODY)).stderr
+        path.chmod(0o666)
+        assert (await anyio.to_thread.run_sync(knock, NOBODY)).stdout == "closed\n"
+        assert "200 OK" in (await anyio.to_thread.run_sync(knock, 0)).stdout
 
 
 def test_a_client_over_a_unix_socket_is_its_user_in_the_audit(folder: Path) -> None:

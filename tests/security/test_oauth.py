@@ -24,7 +24,6 @@ import jwt
 import pytest
 from callers_stage import Served, serving
 from cli_stage import Place
-from gateway_stage import run
 from http_stage import ERAS, HEADERS, INITIALIZE, http
 from mcp import Client
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
@@ -324,21 +323,18 @@ def _numbered(issuer: Issuer, resource: str, header: Mapping[str, Any] | None = 
 
 
 @pytest.mark.guarantee("oauth-tokens-are-judged")
-def test_every_other_token_is_refused(issuer: Issuer, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
-            assert (await answer_to(served.url, issuer.token(served.url))).status_code == 200
-            right = [issuer.signed(served.url, aud=[served.url, "x"])]
-            right += [issuer.signed(served.url, {"typ": kind}) for kind in ("at+jwt", "application/at+jwt", "jwt")]
-            assert [(await answer_to(served.url, token)).status_code for token in right] == [200] * 4
-            for name, attack in ATTACKS.items():
-                token = await anyio.to_thread.run_sync(attack, issuer, served.url)
-                answer = await answer_to(served.url, token)
-                assert (answer.status_code, challenged(answer)["error"]) == (401, "invalid_token"), name
-                asked = await approvals(served, token)
-                assert asked.status_code == 401, name
-
-    run(main)
+async def test_every_other_token_is_refused(issuer: Issuer, tmp_path: Path) -> None:
+    async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
+        assert (await answer_to(served.url, issuer.token(served.url))).status_code == 200
+        right = [issuer.signed(served.url, aud=[served.url, "x"])]
+        right += [issuer.signed(served.url, {"typ": kind}) for kind in ("at+jwt", "application/at+jwt", "jwt")]
+        assert [(await answer_to(served.url, token)).status_code for token in right] == [200] * 4
+        for name, attack in ATTACKS.items():
+            token = await anyio.to_thread.run_sync(attack, issuer, served.url)
+            answer = await answer_to(served.url, token)
+            assert (answer.status_code, challenged(answer)["error"]) == (401, "invalid_token"), name
+            asked = await approvals(served, token)
+            assert asked.status_code == 401, name
 
 
 async def approvals(served: Served, token: str) -> httpx2.Response:
@@ -372,31 +368,28 @@ NEEDS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.guarantee("scopes-bound-a-token")
 @pytest.mark.parametrize("kind", ["oauth", "own"])
-def test_a_request_needs_its_scope_and_the_refusal_names_it(issuer: Issuer, tmp_path: Path, kind: str) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
-            for number, (needed, message) in enumerate(NEEDS):
-                others = [scope for scope in CLIENT_SCOPES if scope != needed]
-                if needed == "missions:read":
-                    others.remove("missions:write")  # who may write may read
-                for scopes, status in ((others, 403), ([needed], 0)):
-                    if kind == "own":
-                        token = served.tokens.make(f"t-{number}-{status}", scopes=scopes)
-                    else:
-                        token = issuer.signed(served.url, scope=" ".join(scopes))
-                    answer = await answer_to(served.url, token, message)
-                    if not status:
-                        assert answer.status_code not in (401, 403), (needed, message, answer.text)
-                        continue
-                    said = challenged(answer)
-                    assert (answer.status_code, said["error"], said["scope"]) == (403, "insufficient_scope", needed)
-                    assert said["resource_metadata"].endswith("/.well-known/oauth-protected-resource/mcp")
-
-    run(main)
+async def test_a_request_needs_its_scope_and_the_refusal_names_it(issuer: Issuer, tmp_path: Path, kind: str) -> None:
+    async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
+        for number, (needed, message) in enumerate(NEEDS):
+            others = [scope for scope in CLIENT_SCOPES if scope != needed]
+            if needed == "missions:read":
+                others.remove("missions:write")  # who may write may read
+            for scopes, status in ((others, 403), ([needed], 0)):
+                if kind == "own":
+                    token = served.tokens.make(f"t-{number}-{status}", scopes=scopes)
+                else:
+                    token = issuer.signed(served.url, scope=" ".join(scopes))
+                answer = await answer_to(served.url, token, message)
+                if not status:
+                    assert answer.status_code not in (401, 403), (needed, message, answer.text)
+                    continue
+                said = challenged(answer)
+                assert (answer.status_code, said["error"], said["scope"]) == (403, "insufficient_scope", needed)
+                assert said["resource_metadata"].endswith("/.well-known/oauth-protected-resource/mcp")
 
 
 @pytest.mark.guarantee("scopes-bound-a-token")
-def test_no_body_reads_as_one_method_here_and_as_another_behind(issuer: Issuer, tmp_path: Path) -> None:
+async def test_no_body_reads_as_one_method_here_and_as_another_behind(issuer: Issuer, tmp_path: Path) -> None:
     start = json.dumps(call("mission_start", **MISSION))
     twice = start.replace('"method": "tools/call"', '"method": "tools/call", "method": "ping"')
     inner = start.replace('"name": "mission_start"', '"name": "mission_start", "name": "mission_list"')
@@ -412,60 +405,47 @@ def test_no_body_reads_as_one_method_here_and_as_another_behind(issuer: Issuer, 
         start + start,
         "\ufeff" + start,
     ]
-
-    async def main() -> None:
-        async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
-            token = issuer.signed(served.url, scope="missions:read")
-            session = (await answer_to(served.url, token)).headers["mcp-session-id"]
-            shown = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
-            listed = await answer_to(served.url, token, call("mission_list"), **shown)
-            assert listed.status_code == 200
-            for body in bodies:
-                answer = await answer_to(served.url, token, body.encode(), **shown)
-                assert answer.status_code in (400, 403), (body[:100], answer.text)
-            served.shown["ann"] = token
-            assert (await served.call("ann", "mission_list"))["structuredContent"]["sessions"] == []
-
-    run(main)
+    async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
+        token = issuer.signed(served.url, scope="missions:read")
+        session = (await answer_to(served.url, token)).headers["mcp-session-id"]
+        shown = {"mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
+        listed = await answer_to(served.url, token, call("mission_list"), **shown)
+        assert listed.status_code == 200
+        for body in bodies:
+            answer = await answer_to(served.url, token, body.encode(), **shown)
+            assert answer.status_code in (400, 403), (body[:100], answer.text)
+        served.shown["ann"] = token
+        assert (await served.call("ann", "mission_list"))["structuredContent"]["sessions"] == []
 
 
-def test_the_tools_that_read_are_those_that_say_so(issuer: Issuer, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, OPEN) as served:
-            tools = (await served.ask("guest", "tools/list", {}))["result"]["tools"]
-            reading = {tool["name"] for tool in tools if (tool.get("annotations") or {}).get("readOnlyHint")}
-            assert {name for name in reading if name.startswith("mission_")} == READING_TOOLS
-
-    run(main)
+async def test_the_tools_that_read_are_those_that_say_so(issuer: Issuer, tmp_path: Path) -> None:
+    async with serving(tmp_path, OPEN) as served:
+        tools = (await served.ask("guest", "tools/list", {}))["result"]["tools"]
+        reading = {tool["name"] for tool in tools if (tool.get("annotations") or {}).get("readOnlyHint")}
+        assert {name for name in reading if name.startswith("mission_")} == READING_TOOLS
 
 
-def test_a_client_steps_up_when_a_call_needs_more(issuer: Issuer, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, issuer.config(), gateway=True, keys=EAGER) as served:
-            ann = Person(tokens=OAuthToken(access_token=issuer.signed(served.url, scope="tasks:*"), scope="tasks:*"))
-            async with ann.at(served.url, ERAS[1]) as session:
-                assert not (await session.call_tool("world.wipe", {})).is_error
-            assert [set(asked["scope"][0].split()) for asked in ann.asked] == [
-                {"tasks:*", "tools:call", "offline_access"}
-            ]
-            assert served.world.reached == ["tools/call"]
-
-    run(main)
+async def test_a_client_steps_up_when_a_call_needs_more(issuer: Issuer, tmp_path: Path) -> None:
+    async with serving(tmp_path, issuer.config(), gateway=True, keys=EAGER) as served:
+        ann = Person(tokens=OAuthToken(access_token=issuer.signed(served.url, scope="tasks:*"), scope="tasks:*"))
+        async with ann.at(served.url, ERAS[1]) as session:
+            assert not (await session.call_tool("world.wipe", {})).is_error
+        assert [set(asked["scope"][0].split()) for asked in ann.asked] == [{"tasks:*", "tools:call", "offline_access"}]
+        assert served.world.reached == ["tools/call"]
 
 
 @pytest.mark.parametrize("old_first", [False, True])
-def test_a_rotated_key_counts_at_once_and_the_old_one_no_more(issuer: Issuer, tmp_path: Path, old_first: bool) -> None:
-    async def main() -> None:
-        settings = KeySettings(pause_seconds=0, fresh_seconds=0)
-        async with serving(tmp_path, issuer.config(), keys=settings) as served:
-            before = issuer.token(served.url)
-            assert (await answer_to(served.url, before)).status_code == 200
-            await anyio.to_thread.run_sync(issuer.rotate)
-            shown = [(issuer.token(served.url), 200), (before, 401)]
-            for token, status in reversed(shown) if old_first else shown:
-                assert (await answer_to(served.url, token)).status_code == status
-
-    run(main)
+async def test_a_rotated_key_counts_at_once_and_the_old_one_no_more(
+    issuer: Issuer, tmp_path: Path, old_first: bool
+) -> None:
+    settings = KeySettings(pause_seconds=0, fresh_seconds=0)
+    async with serving(tmp_path, issuer.config(), keys=settings) as served:
+        before = issuer.token(served.url)
+        assert (await answer_to(served.url, before)).status_code == 200
+        await anyio.to_thread.run_sync(issuer.rotate)
+        shown = [(issuer.token(served.url), 200), (before, 401)]
+        for token, status in reversed(shown) if old_first else shown:
+            assert (await answer_to(served.url, token)).status_code == status
 
 
 class Keys:
@@ -488,124 +468,111 @@ class Keys:
 
 
 @pytest.mark.guarantee("oauth-tokens-are-judged")
-def test_fetching_keys_is_bounded_whatever_tokens_are_shown(issuer: Issuer, tmp_path: Path) -> None:
+async def test_fetching_keys_is_bounded_whatever_tokens_are_shown(issuer: Issuer, tmp_path: Path) -> None:
     keys = Keys()
     public = {name: value for name, value in issuer.key.items() if name != "d"}
     good = json.dumps({"keys": [public]}).encode()
-
-    async def main() -> None:
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        config = issuer.config(f'jwks_uri = "http://127.0.0.1:{port}/keys"\n')
-        async with listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, keys.serve)
-            async with serving(tmp_path, config) as served:
-                token = issuer.signed(served.url)
-                keys.answer = b'{"keys": []}' + b" " * 300_000
-                answer = await answer_to(served.url, token)
-                assert (answer.status_code, answer.headers["retry-after"], keys.asked) == (503, "10", 1)
-                assert (await answer_to(served.url, token)).status_code == 503
-                assert (await approvals(served, token)).status_code == 503
-                assert keys.asked == 1, "one fetch in ten seconds, whatever is shown"
-            for status, body in (
-                (b"200 OK", good),
-                (b"302 Found", good),
-                (b"200 OK", b"[]"),
-                (b"200 OK", b"[" * 5_000),
-            ):
-                keys.status, keys.answer, before = status, body, keys.asked
-                folder = tmp_path / str(before)
-                folder.mkdir()
-                async with serving(folder, config) as served:
-                    right = body is good and status == b"200 OK"
-                    shown = issuer.signed(served.url)
-                    assert (await answer_to(served.url, shown)).status_code == (200 if right else 503), body[:20]
-                    for number in range(5):
-                        unknown = issuer.signed(served.url, {"kid": f"unknown-{number}"})
-                        assert (await answer_to(served.url, unknown)).status_code in (401, 503)
-                    assert keys.asked == before + 1
-            keys.status, keys.answer, keys.open = b"200 OK", good, anyio.Event()
-            (tmp_path / "left").mkdir()
-            async with serving(tmp_path / "left", config) as served:
-                token, before = issuer.signed(served.url), keys.asked
-                async with anyio.create_task_group() as leaving:
-                    leaving.start_soon(answer_to, served.url, token)
-                    while keys.asked == before:
-                        await anyio.sleep(0.01)
-                    leaving.cancel_scope.cancel()
-                keys.open.set()
-                assert (await answer_to(served.url, token)).status_code == 200, "a client that left ended no fetch"
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    config = issuer.config(f'jwks_uri = "http://127.0.0.1:{port}/keys"\n')
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, keys.serve)
+        async with serving(tmp_path, config) as served:
+            token = issuer.signed(served.url)
+            keys.answer = b'{"keys": []}' + b" " * 300_000
+            answer = await answer_to(served.url, token)
+            assert (answer.status_code, answer.headers["retry-after"], keys.asked) == (503, "10", 1)
+            assert (await answer_to(served.url, token)).status_code == 503
+            assert (await approvals(served, token)).status_code == 503
+            assert keys.asked == 1, "one fetch in ten seconds, whatever is shown"
+        for status, body in (
+            (b"200 OK", good),
+            (b"302 Found", good),
+            (b"200 OK", b"[]"),
+            (b"200 OK", b"[" * 5_000),
+        ):
+            keys.status, keys.answer, before = status, body, keys.asked
+            folder = tmp_path / str(before)
+            folder.mkdir()
+            async with serving(folder, config) as served:
+                right = body is good and status == b"200 OK"
+                shown = issuer.signed(served.url)
+                assert (await answer_to(served.url, shown)).status_code == (200 if right else 503), body[:20]
+                for number in range(5):
+                    unknown = issuer.signed(served.url, {"kid": f"unknown-{number}"})
+                    assert (await answer_to(served.url, unknown)).status_code in (401, 503)
                 assert keys.asked == before + 1
-            tasks.cancel_scope.cancel()
-
-    anyio.run(main)
+        keys.status, keys.answer, keys.open = b"200 OK", good, anyio.Event()
+        (tmp_path / "left").mkdir()
+        async with serving(tmp_path / "left", config) as served:
+            token, before = issuer.signed(served.url), keys.asked
+            async with anyio.create_task_group() as leaving:
+                leaving.start_soon(answer_to, served.url, token)
+                while keys.asked == before:
+                    await anyio.sleep(0.01)
+                leaving.cancel_scope.cancel()
+            keys.open.set()
+            assert (await answer_to(served.url, token)).status_code == 200, "a client that left ended no fetch"
+            assert keys.asked == before + 1
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.guarantee("oauth-tokens-are-judged")
-def test_a_token_with_a_known_key_does_not_wait_for_an_issuer_that_hangs(issuer: Issuer, tmp_path: Path) -> None:
+async def test_a_token_with_a_known_key_does_not_wait_for_an_issuer_that_hangs(issuer: Issuer, tmp_path: Path) -> None:
     keys = Keys()
     keys.answer = json.dumps({"keys": [{name: value for name, value in issuer.key.items() if name != "d"}]}).encode()
     eager = KeySettings(pause_seconds=0, fresh_seconds=0, timeout_seconds=600, wait_seconds=0.01)
-
-    async def main() -> None:
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        config = issuer.config(f'jwks_uri = "http://127.0.0.1:{port}/keys"\n')
-        async with listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, keys.serve)
-            async with serving(tmp_path, config, keys=eager) as served:
-                token = issuer.signed(served.url)
-                assert (await answer_to(served.url, token)).status_code == 200
-                keys.open, keys.answer = anyio.Event(), b'{"keys": []}'
-                with anyio.fail_after(30):
-                    for _ in range(3):
-                        assert (await answer_to(served.url, token)).status_code == 200
-                    while keys.asked < 2:
-                        await anyio.sleep(0.01)
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    config = issuer.config(f'jwks_uri = "http://127.0.0.1:{port}/keys"\n')
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, keys.serve)
+        async with serving(tmp_path, config, keys=eager) as served:
+            token = issuer.signed(served.url)
+            assert (await answer_to(served.url, token)).status_code == 200
+            keys.open, keys.answer = anyio.Event(), b'{"keys": []}'
+            with anyio.fail_after(30):
+                for _ in range(3):
                     assert (await answer_to(served.url, token)).status_code == 200
-                    assert keys.asked == 2, "one fetch at a time"
-                    keys.open.set()
-                    while (await answer_to(served.url, token)).status_code == 200:
-                        await anyio.sleep(0.01)
-                assert (await answer_to(served.url, token)).status_code == 401, "the key was withdrawn meanwhile"
-            tasks.cancel_scope.cancel()
-
-    anyio.run(main)
+                while keys.asked < 2:
+                    await anyio.sleep(0.01)
+                assert (await answer_to(served.url, token)).status_code == 200
+                assert keys.asked == 2, "one fetch at a time"
+                keys.open.set()
+                while (await answer_to(served.url, token)).status_code == 200:
+                    await anyio.sleep(0.01)
+            assert (await answer_to(served.url, token)).status_code == 401, "the key was withdrawn meanwhile"
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.guarantee("oauth-tokens-are-judged")
-def test_a_subject_has_its_own_missions_and_its_callers_layer(issuer: Issuer, tmp_path: Path) -> None:
+async def test_a_subject_has_its_own_missions_and_its_callers_layer(issuer: Issuer, tmp_path: Path) -> None:
     config = issuer.config('callers = { guest = "s-1" }\n') + '[policy.callers.guest]\ndeny = ["world.*"]\n'
     config += '[policy.callers."oauth:s-2"]\ndeny = ["world.*"]\n'
-
-    async def main() -> None:
-        async with serving(tmp_path, config, gateway=True, keys=EAGER) as served:
-            for subject, refused in (("s-1", True), ("s-2", True), ("s-3", False), ("guest", False), ("other", False)):
-                served.shown["x"] = issuer.signed(served.url, sub=subject)
-                assert bool((await served.call("x", "wipe")).get("isError")) is refused, subject
-
-    run(main)
+    async with serving(tmp_path, config, gateway=True, keys=EAGER) as served:
+        for subject, refused in (("s-1", True), ("s-2", True), ("s-3", False), ("guest", False), ("other", False)):
+            served.shown["x"] = issuer.signed(served.url, sub=subject)
+            assert bool((await served.call("x", "wipe")).get("isError")) is refused, subject
 
 
 @pytest.mark.guarantee("missions-have-owners")
-def test_missions_belong_to_issuer_and_subject_and_no_scope_makes_an_operator(issuer: Issuer, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
-            served.shown |= {name: issuer.signed(served.url, sub=name) for name in ("ann", "bob")}
-            sly = served.tokens.holder(served.shown["guest"])
-            assert sly is not None
-            served.shown["sly"] = issuer.signed(served.url, sub=sly.sha256)
-            served.shown["boss"] = issuer.signed(served.url, sub="x", scope=f"{ALL} operator approve-own")
-            served.shown["again"] = issuer.signed(served.url, sub="ann", client_id="another program")
-            mine = await served.start("ann", MISSION)
-            theirs = await served.start("guest", MISSION)
-            seen = {
-                who: [one for one in (mine, theirs) if not (await status(served, who, one)).get("isError")]
-                for who in ("ann", "again", "bob", "boss", "guest", "sly")
-            }
-            assert seen == {"ann": [mine], "again": [mine], "bob": [], "boss": [], "guest": [theirs], "sly": []}
-
-    run(main)
+async def test_missions_belong_to_issuer_and_subject_and_no_scope_makes_an_operator(
+    issuer: Issuer, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, issuer.config(), keys=EAGER) as served:
+        served.shown |= {name: issuer.signed(served.url, sub=name) for name in ("ann", "bob")}
+        sly = served.tokens.holder(served.shown["guest"])
+        assert sly is not None
+        served.shown["sly"] = issuer.signed(served.url, sub=sly.sha256)
+        served.shown["boss"] = issuer.signed(served.url, sub="x", scope=f"{ALL} operator approve-own")
+        served.shown["again"] = issuer.signed(served.url, sub="ann", client_id="another program")
+        mine = await served.start("ann", MISSION)
+        theirs = await served.start("guest", MISSION)
+        seen = {
+            who: [one for one in (mine, theirs) if not (await status(served, who, one)).get("isError")]
+            for who in ("ann", "again", "bob", "boss", "guest", "sly")
+        }
+        assert seen == {"ann": [mine], "again": [mine], "bob": [], "boss": [], "guest": [theirs], "sly": []}
 
 
 async def status(served: Served, who: str, mission: str) -> dict[str, Any]:
@@ -613,7 +580,7 @@ async def status(served: Served, who: str, mission: str) -> dict[str, Any]:
 
 
 @pytest.mark.guarantee("no-client-approves-its-own-call")
-def test_approvals_need_their_own_scope_and_a_subject_that_is_an_approver(issuer: Issuer, tmp_path: Path) -> None:
+async def test_approvals_need_their_own_scope_and_a_subject_that_is_an_approver(issuer: Issuer, tmp_path: Path) -> None:
     rows = [("ann", scope, 403) for scope in (ALL, f"{ALL} operator", "")]
     rows += [("ann", "approvals:answer", 200), ("mallory", "approvals:answer", 403)]
     rows += [(name, f"{ALL} approvals:answer", 403) for name in ("bob", "Ann", "ann ")]
@@ -630,7 +597,7 @@ def test_approvals_need_their_own_scope_and_a_subject_that_is_an_approver(issuer
                     assert challenged(answer) == {**said, "resource_metadata": where}
             assert challenged(await approvals(served, "unknown")) == {"resource_metadata": where}
 
-    run(main)
+    await main()
 
 
 def test_wrong_settings_are_faults_with_their_place(tmp_path: Path) -> None:
@@ -650,7 +617,7 @@ def test_wrong_settings_are_faults_with_their_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("scopes-bound-a-token")
-def test_an_own_token_expires_and_keeps_its_scopes_when_it_is_rotated(tmp_path: Path) -> None:
+async def test_an_own_token_expires_and_keeps_its_scopes_when_it_is_rotated(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
     made = place.json("token", "new", "ci", "--expires", "30d", "--scope", "missions:read", "--scope", "tasks:*")
     assert (made["scope"], made["expires"]) == ("missions:read tasks:*", "30d")
@@ -667,17 +634,13 @@ def test_an_own_token_expires_and_keeps_its_scopes_when_it_is_rotated(tmp_path: 
         (["--scope", "missions"], "is not a scope"),
     ):
         assert fault in place.ask("token", "new", "x", *words, code=2)[1]
-
-    async def main() -> None:
-        async with serving(tmp_path, OPEN) as served:
-            path = served.tokens.path
-            served.shown["ci"] = served.tokens.make("ci", seconds=3_600)
-            assert (await served.ask("ci", "tools/list", {}))["status"] == 200
-            ends = next(row["expires_at"] for row in served.tokens.names() if row["name"] == "ci")
-            for wrong in ("2020-01-01T00:00:00+00:00", "2120-01-01", "soon"):
-                path.write_text(path.read_text("utf-8").replace(ends, wrong), encoding="utf-8")
-                ends = wrong
-                assert (await answer_to(served.url, served.shown["ci"])).status_code == 401
-
-    run(main)
+    async with serving(tmp_path, OPEN) as served:
+        path = served.tokens.path
+        served.shown["ci"] = served.tokens.make("ci", seconds=3_600)
+        assert (await served.ask("ci", "tools/list", {}))["status"] == 200
+        ends = next(row["expires_at"] for row in served.tokens.names() if row["name"] == "ci")
+        for wrong in ("2020-01-01T00:00:00+00:00", "2120-01-01", "soon"):
+            path.write_text(path.read_text("utf-8").replace(ends, wrong), encoding="utf-8")
+            ends = wrong
+            assert (await answer_to(served.url, served.shown["ci"])).status_code == 401
     assert rotated["token"].startswith("pursuit_")

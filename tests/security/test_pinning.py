@@ -96,29 +96,26 @@ CHANGES: list[tuple[str, list[dict[str, Any]], str, str]] = [
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
 @pytest.mark.parametrize(("tools", "name", "shown"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
-def test_through_the_gateway_a_changed_tool_needs_a_yes_again_and_the_others_do_not(
+async def test_through_the_gateway_a_changed_tool_needs_a_yes_again_and_the_others_do_not(
     tmp_path: Path, world: World, era: str, tools: list[dict[str, Any]], name: str, shown: str
 ) -> None:
-    async def main() -> None:
-        async with house(tmp_path, world.config(), policy=ALLOW_ALL) as stage:
-            client = await stage.client(era)
-            assert words(await client.call("write")) == "write"
-            await client.call("turn", {"to": tools})
-            refused = await client.call(name)
-            assert refused["isError"] and f"server world changed {name}" in words(refused)
-            assert words(await client.call("other")) == "other"
-            assert world.called == ["write", "turn", "other"]
-            (asked,) = await approve(stage.runtime)
-            assert shown in asked.description
-            assert words(await client.call(name)) == name
-            assert words(await client.call(name)) == name
-
-    run(main)
+    async with house(tmp_path, world.config(), policy=ALLOW_ALL) as stage:
+        client = await stage.client(era)
+        assert words(await client.call("write")) == "write"
+        await client.call("turn", {"to": tools})
+        refused = await client.call(name)
+        assert refused["isError"] and f"server world changed {name}" in words(refused)
+        assert words(await client.call("other")) == "other"
+        assert world.called == ["write", "turn", "other"]
+        (asked,) = await approve(stage.runtime)
+        assert shown in asked.description
+        assert words(await client.call(name)) == name
+        assert words(await client.call(name)) == name
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
 @pytest.mark.parametrize("gateway", [True, False])
-def test_a_client_that_may_approve_its_own_calls_accepts_a_changed_tool_for_all(
+async def test_a_client_that_may_approve_its_own_calls_accepts_a_changed_tool_for_all(
     tmp_path: Path, world: World, gateway: bool
 ) -> None:
     config = f"""
@@ -156,28 +153,24 @@ server = "turner"
             (row,) = await Approvals(served.runtime.runner).open()
             assert INJECTED in row.description
 
-    run(main)
+    await main()
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
-def test_icons_and_unknown_fields_are_no_change_and_what_was_before_is_known_again(
+async def test_icons_and_unknown_fields_are_no_change_and_what_was_before_is_known_again(
     tmp_path: Path, world: World
 ) -> None:
     same = [{**WRITE, "icons": [{"src": "data:,x"}], "_meta": {"x": 1}, "x-own": 2}, OTHER, TURN]
-
-    async def main() -> None:
-        async with house(tmp_path, world.config(), policy=ALLOW_ALL) as stage:
-            client = await stage.client(LEGACY)
-            for tools, passes in ((same, True), (POISONED, False), ([OTHER, TURN], False), (FIRST, True)):
-                await client.call("turn", {"to": tools})
-                called = await client.request("tools/call", {"name": "write", "arguments": {}})
-                assert (not called.get("result", {"isError": True}).get("isError")) is passes, tools
-
-    run(main)
+    async with house(tmp_path, world.config(), policy=ALLOW_ALL) as stage:
+        client = await stage.client(LEGACY)
+        for tools, passes in ((same, True), (POISONED, False), ([OTHER, TURN], False), (FIRST, True)):
+            await client.call("turn", {"to": tools})
+            called = await client.request("tools/call", {"name": "write", "arguments": {}})
+            assert (not called.get("result", {"isError": True}).get("isError")) is passes, tools
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
-def test_a_grant_at_the_gateway_is_for_the_definition_that_it_was_given_for(tmp_path: Path, world: World) -> None:
+async def test_a_grant_at_the_gateway_is_for_the_definition_that_it_was_given_for(tmp_path: Path, world: World) -> None:
     policy = OperatorPolicy(rules=(Rule(decision="allow", tool="turn"),))
 
     async def asks(client: Client, stage: House) -> bool:
@@ -185,19 +178,16 @@ def test_a_grant_at_the_gateway_is_for_the_definition_that_it_was_given_for(tmp_
         await client.call("write")
         return len(world.called) == before
 
-    async def main() -> None:
-        async with house(tmp_path, world.config(), policy=policy) as stage:
-            client = await stage.client(LEGACY)
-            assert await asks(client, stage)
-            await approve(stage.runtime, "mission")
-            assert not await asks(client, stage)
-            await client.call("turn", {"to": POISONED})
-            assert await asks(client, stage)
-            (asked,) = await approve(stage.runtime, "mission")
-            assert "server world changed write" in asked.description
-            assert not await asks(client, stage)
-
-    run(main)
+    async with house(tmp_path, world.config(), policy=policy) as stage:
+        client = await stage.client(LEGACY)
+        assert await asks(client, stage)
+        await approve(stage.runtime, "mission")
+        assert not await asks(client, stage)
+        await client.call("turn", {"to": POISONED})
+        assert await asks(client, stage)
+        (asked,) = await approve(stage.runtime, "mission")
+        assert "server world changed write" in asked.description
+        assert not await asks(client, stage)
 
 
 def configured(world: World, policy: OperatorPolicy = ALLOW_ALL, **more: Any) -> Configuration:
@@ -278,41 +268,36 @@ def test_during_a_mission_a_change_is_one_question_for_the_server_and_the_rest_g
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
-def test_a_grant_in_a_mission_is_for_the_definition_that_it_was_given_for(tmp_path: Path, world: World) -> None:
+async def test_a_grant_in_a_mission_is_for_the_definition_that_it_was_given_for(tmp_path: Path, world: World) -> None:
     policy = OperatorPolicy(rules=(Rule(decision="allow", tool="turn"),))
     steps = ([("write", {})], [("write", {})], [("turn", {"to": POISONED})], [("write", {})])
-
-    async def main() -> None:
-        async with running(tmp_path, configured(world, policy)) as runtime:
-            started = (await runtime.runner.start(mission(*steps))).session_id
-            await runtime.runner.run(started)
-            assert len(await approve(runtime, "mission")) == 1
-            await runtime.runner.run(started)
-            assert world.called == ["write", "write", "turn"]
-            (asked,) = await approve(runtime, "denied")
-            assert asked.tool == "world.write"
-            await runtime.runner.run(started)
-            assert world.called == ["write", "write", "turn"]
-
-    run(main)
+    async with running(tmp_path, configured(world, policy)) as runtime:
+        started = (await runtime.runner.start(mission(*steps))).session_id
+        await runtime.runner.run(started)
+        assert len(await approve(runtime, "mission")) == 1
+        await runtime.runner.run(started)
+        assert world.called == ["write", "write", "turn"]
+        (asked,) = await approve(runtime, "denied")
+        assert asked.tool == "world.write"
+        await runtime.runner.run(started)
+        assert world.called == ["write", "write", "turn"]
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
-def test_a_yes_for_a_call_is_void_if_the_tool_changes_before_the_call_is_sent(tmp_path: Path, world: World) -> None:
-    async def main() -> None:
-        async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
-            started = (await runtime.runner.start(mission([("write", {})]))).session_id
-            await runtime.runner.run(started)
-        world.lists(POISONED)
-        async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
-            await approve(runtime)
-            state = await runtime.runner.run(started)
-            assert (state.waiting_for, world.called) == ("approval", [])
-            await approve(runtime)
-            await runtime.runner.run(started)
-            assert world.called == ["write"]
-
-    run(main)
+async def test_a_yes_for_a_call_is_void_if_the_tool_changes_before_the_call_is_sent(
+    tmp_path: Path, world: World
+) -> None:
+    async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
+        started = (await runtime.runner.start(mission([("write", {})]))).session_id
+        await runtime.runner.run(started)
+    world.lists(POISONED)
+    async with running(tmp_path, configured(world, OperatorPolicy())) as runtime:
+        await approve(runtime)
+        state = await runtime.runner.run(started)
+        assert (state.waiting_for, world.called) == ("approval", [])
+        await approve(runtime)
+        await runtime.runner.run(started)
+        assert world.called == ["write"]
 
 
 READS = {"write": ToolOverride(read_only=True)}
@@ -330,23 +315,19 @@ TRUSTED = [{**WRITE, "annotations": {"readOnlyHint": True}}, OTHER, TURN]
         ({"trust_annotations": True}, TRUSTED, None, False),  # it says that it only reads, from now on
     ],
 )
-def test_what_a_changed_tool_may_do_depends_on_pin_and_on_what_it_may_do_at_all(
+async def test_what_a_changed_tool_may_do_depends_on_pin_and_on_what_it_may_do_at_all(
     tmp_path: Path, world: World, more: dict[str, Any], tools: list[Any], outcome: str | None, notice: bool
 ) -> None:
     steps = ([("write", {})], [("turn", {"to": tools})], [("write", {})])
-
-    async def main() -> None:
-        async with running(tmp_path, configured(world, **more)) as runtime:
-            started = (await runtime.runner.start(mission(*steps))).session_id
-            await runtime.runner.run(started)
-            assert len(await approve(runtime)) == (outcome is None)
-            assert [row[1] for row in (await outcomes(runtime, started))[2:]] == ([outcome] if outcome else [])
-            listed = await runtime.toolbox.listing()
-            assert bool(listed["warnings"]) is False or notice
-            hows = [getattr(decode_pin(one.body), "how", "") for one in await runtime.runner.ledger.read(PINS)]
-            assert ("notice" in hows) is notice
-
-    run(main)
+    async with running(tmp_path, configured(world, **more)) as runtime:
+        started = (await runtime.runner.start(mission(*steps))).session_id
+        await runtime.runner.run(started)
+        assert len(await approve(runtime)) == (outcome is None)
+        assert [row[1] for row in (await outcomes(runtime, started))[2:]] == ([outcome] if outcome else [])
+        listed = await runtime.toolbox.listing()
+        assert bool(listed["warnings"]) is False or notice
+        hows = [getattr(decode_pin(one.body), "how", "") for one in await runtime.runner.ledger.read(PINS)]
+        assert ("notice" in hows) is notice
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
@@ -390,7 +371,7 @@ def test_a_wrong_pin_is_a_fault_with_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
-def test_an_upgraded_public_server_asks_again_for_what_writes_and_goes_on_reading(tmp_path: Path) -> None:
+async def test_an_upgraded_public_server_asks_again_for_what_writes_and_goes_on_reading(tmp_path: Path) -> None:
     modules = NODE_SERVERS.parent
     versions = [modules / "server-filesystem-2025", NODE_SERVERS / "server-filesystem"]
     folder = tmp_path / "files"
@@ -407,16 +388,13 @@ def test_an_upgraded_public_server_asks_again_for_what_writes_and_goes_on_readin
         read = await client.call("read_text_file", {"path": str(folder / "old.txt")})
         return (folder / name).exists(), not read.get("isError")
 
-    async def main() -> None:
-        for place, version in enumerate(versions):
-            args = (str(version / "dist" / "index.js"), str(folder))
-            server = ServerConfig(name="files", command=str(NODE), args=args, tools=reads)
-            policy = OperatorPolicy(rules=(Rule(decision="allow", server="files"),))
-            async with house(tmp_path, server, policy=policy) as stage:
-                assert await use(stage, f"{place}.txt") == (place == 0, True)
-                changed = await stage.runtime.toolbox.pin("files")
-                names = [name for one in changed["accepted"] for name in one["tools"]]
-                assert ("write_file" in names) is (place == 1)
-                assert await use(stage, f"{place} again.txt") == (True, True)
-
-    run(main)
+    for place, version in enumerate(versions):
+        args = (str(version / "dist" / "index.js"), str(folder))
+        server = ServerConfig(name="files", command=str(NODE), args=args, tools=reads)
+        policy = OperatorPolicy(rules=(Rule(decision="allow", server="files"),))
+        async with house(tmp_path, server, policy=policy) as stage:
+            assert await use(stage, f"{place}.txt") == (place == 0, True)
+            changed = await stage.runtime.toolbox.pin("files")
+            names = [name for one in changed["accepted"] for name in one["tools"]]
+            assert ("write_file" in names) is (place == 1)
+            assert await use(stage, f"{place} again.txt") == (True, True)

@@ -153,62 +153,50 @@ def test_what_a_client_sends_costs_a_bounded_number_of_characters(
     assert sum(read) < 65_536, "nothing of it was read"
 
 
-def test_escapes_cost_about_as_much_as_plain_text_of_equal_length(
+async def test_escapes_cost_about_as_much_as_plain_text_of_equal_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = _counted(monkeypatch)
-
-    async def main() -> None:
-        async with house(tmp_path, hostile(), policy=OperatorPolicy(mode="auto", rules=GLOBS)) as stage:
-            client = await stage.client(LEGACY)
-            costs: list[int] = []
-            for text in ("a" * 60_000, "%25" * 20_000, "%252525/" * 7_500):
-                read.clear()
-                assert not (await client.call("echo", {"path": text})).get("isError")
-                costs.append(sum(read))
-            assert max(costs) < 4 * costs[0], costs
-
-    run(main)
+    async with house(tmp_path, hostile(), policy=OperatorPolicy(mode="auto", rules=GLOBS)) as stage:
+        client = await stage.client(LEGACY)
+        costs: list[int] = []
+        for text in ("a" * 60_000, "%25" * 20_000, "%252525/" * 7_500):
+            read.clear()
+            assert not (await client.call("echo", {"path": text})).get("isError")
+            costs.append(sum(read))
+        assert max(costs) < 4 * costs[0], costs
 
 
 @pytest.mark.guarantee("long-arguments-are-not-read")
-def test_a_host_is_read_once_for_all_rules_and_not_at_all_if_it_is_long(
+async def test_a_host_is_read_once_for_all_rules_and_not_at_all_if_it_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = _counted(monkeypatch, "urlsplit", "plain_name")
     allowed = [Rule(decision="allow", arguments={"url": Hosts((f"{name}.example",))}) for name in "abcdefghij"]
     denied = Rule(decision="deny", arguments={"bad": Hosts(("bad.example",))})
-
-    async def main() -> None:
-        async with house(tmp_path, hostile(), policy=OperatorPolicy(rules=(*allowed, denied))) as stage:
-            client = await stage.client(LEGACY)
-            address = f"http://j.example/{'x' * 30_000}"
-            assert not (await client.call("echo", {"url": [address] * 2})).get("isError")
-            assert len(read) == 2 and sum(read) < 100, read
-            read.clear()
-            for host in ("\ufdfa" * 60_000, "a\u0315\u0300" * 20_000, "a" * 60_000):
-                assert "needs a person's yes" in words(await client.call("echo", {"url": f"http://{host}.example"}))
-                assert "is denied by policy" in words(await client.call("echo", {"bad": f"http://{host}.example"}))
-            assert read == [], "nothing of it was read"
-
-    run(main)
+    async with house(tmp_path, hostile(), policy=OperatorPolicy(rules=(*allowed, denied))) as stage:
+        client = await stage.client(LEGACY)
+        address = f"http://j.example/{'x' * 30_000}"
+        assert not (await client.call("echo", {"url": [address] * 2})).get("isError")
+        assert len(read) == 2 and sum(read) < 100, read
+        read.clear()
+        for host in ("\ufdfa" * 60_000, "a\u0315\u0300" * 20_000, "a" * 60_000):
+            assert "needs a person's yes" in words(await client.call("echo", {"url": f"http://{host}.example"}))
+            assert "is denied by policy" in words(await client.call("echo", {"bad": f"http://{host}.example"}))
+        assert read == [], "nothing of it was read"
 
 
-def test_many_values_with_many_forms_cost_a_bounded_number_of_comparisons(
+async def test_many_values_with_many_forms_cost_a_bounded_number_of_comparisons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = _counted(monkeypatch, "fnmatchcase")
-
-    async def main() -> None:
-        async with house(tmp_path, hostile(), policy=OperatorPolicy(mode="auto", rules=GLOBS)) as stage:
-            client = await stage.client(LEGACY)
-            given = [f"./%2525{number}\\/..//b" for number in range(2_000)]
-            assert "is escaped too often" in words(await client.call("echo", {"path": given}))
-            assert len(compared) < 1_000
-            assert not (await client.call("echo", {"path": [f"./{number}" for number in range(2_000)]})).get("isError")
-            assert len(compared) < 4_096 * (len(GLOBS) + 1)
-
-    run(main)
+    async with house(tmp_path, hostile(), policy=OperatorPolicy(mode="auto", rules=GLOBS)) as stage:
+        client = await stage.client(LEGACY)
+        given = [f"./%2525{number}\\/..//b" for number in range(2_000)]
+        assert "is escaped too often" in words(await client.call("echo", {"path": given}))
+        assert len(compared) < 1_000
+        assert not (await client.call("echo", {"path": [f"./{number}" for number in range(2_000)]})).get("isError")
+        assert len(compared) < 4_096 * (len(GLOBS) + 1)
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[int]:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from callers_stage import serving
-from gateway_stage import run
 from test_callers import OPEN, WIPES
 from workspace import Victim, problem
 
@@ -83,14 +82,10 @@ def test_a_judge_that_policy_denies_serves_nothing(operator: Victim, policy: str
 
 @pytest.mark.guarantee("checks-are-under-policy")
 @pytest.mark.parametrize("written", [{}, {"check": None}], ids=["left out", "null"])
-def test_a_client_asks_whether_a_file_of_the_operator_exists(tmp_path: Path, written: dict[str, None]) -> None:
+async def test_a_client_asks_whether_a_file_of_the_operator_exists(tmp_path: Path, written: dict[str, None]) -> None:
     check = {**written, "kind": "check", "tool_name": "world.wipe", "expect": {"file": str(tmp_path / "ledger.db")}}
     mission = {**WIPES, "criteria": [{"criterion_id": "c", "required": True, **check}]}
-
-    async def main() -> None:
-        async with serving(tmp_path, OPEN) as served:
-            refused = await served.call("guest", "mission_start", mission)
-            assert refused["isError"] and "criteria[0].expect.file" in refused["content"][0]["text"]
-            assert (await served.call("guest", "mission_list"))["structuredContent"]["sessions"] == []
-
-    run(main)
+    async with serving(tmp_path, OPEN) as served:
+        refused = await served.call("guest", "mission_start", mission)
+        assert refused["isError"] and "criteria[0].expect.file" in refused["content"][0]["text"]
+        assert (await served.call("guest", "mission_list"))["structuredContent"]["sessions"] == []

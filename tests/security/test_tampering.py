@@ -13,7 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from engine_stage import mission, play, repeat, stage
 
@@ -84,12 +83,9 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     return Ledger(folder / "ledger.db", root, streams, folder / "a.jsonl")
 
 
-def verified(path: Path, expect: str | None = None) -> Verification:
-    async def scene() -> Verification:
-        async with Runtime(state=path, config=Configuration()) as runtime:
-            return await runtime.runner.verify(expect=expect)
-
-    return anyio.run(scene)
+async def verified(path: Path, expect: str | None = None) -> Verification:
+    async with Runtime(state=path, config=Configuration()) as runtime:
+        return await runtime.runner.verify(expect=expect)
 
 
 def tamper(ledger: Ledger, edit: dict[str, Any], path: Path) -> None:
@@ -126,11 +122,11 @@ def rechain(connection: sqlite3.Connection, identity: int) -> None:
 @pytest.mark.guarantee("tampering-is-found")
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit["name"])
 @pytest.mark.damaged_ledger("edits the database")
-def test_an_edit_of_the_ledger_is_found(ledger: Ledger, edit: dict[str, Any], tmp_path: Path) -> None:
+async def test_an_edit_of_the_ledger_is_found(ledger: Ledger, edit: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     tamper(ledger, edit, path)
-    assert not verified(path, ledger.root).ok
-    found = verified(path)
+    assert not (await verified(path, ledger.root)).ok
+    found = await verified(path)
     assert found.ok is not edit.get("plain", True), found.faults
 
 

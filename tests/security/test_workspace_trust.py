@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
 from workspace import COMMAND, Victim
 
@@ -201,22 +200,18 @@ def test_a_setting_that_moves_to_a_file_where_it_is_not_in_force_asks_again(vict
 
 
 @pytest.mark.guarantee("a-changed-policy-asks-again")
-def test_a_running_server_takes_no_policy_that_was_not_accepted(victim: Victim) -> None:
+async def test_a_running_server_takes_no_policy_that_was_not_accepted(victim: Victim) -> None:
     harmless = '[policy]\nmode = "never"\n'
     file = victim.write("pursuit.toml", harmless)
     assert victim.run("trust", ".")[0] == 0
-
-    async def main() -> None:
-        async with Runtime(config=file) as runtime:
-            file.write_text(harmless.replace("never", "auto"), encoding="utf-8")
-            with pytest.raises(NotTrusted, match=r'policy\.mode = "auto"'):
-                await runtime.reload()  # as SIGHUP does it
-            assert runtime.toolbox.host.policy.mode == "never"
-            assert victim.run("trust", ".")[0] == 0
-            await runtime.reload()
-            assert runtime.toolbox.host.policy.mode == "auto"
-
-    anyio.run(main)
+    async with Runtime(config=file) as runtime:
+        file.write_text(harmless.replace("never", "auto"), encoding="utf-8")
+        with pytest.raises(NotTrusted, match=r'policy\.mode = "auto"'):
+            await runtime.reload()  # as SIGHUP does it
+        assert runtime.toolbox.host.policy.mode == "never"
+        assert victim.run("trust", ".")[0] == 0
+        await runtime.reload()
+        assert runtime.toolbox.host.policy.mode == "auto"
 
 
 AGENT = """
@@ -434,30 +429,25 @@ def test_a_record_that_cannot_be_written_is_a_warning(victim: Victim) -> None:
     assert (code, "cannot be" in said) == (0, True), said
 
 
-def test_a_program_is_refused_too(victim: Victim) -> None:
+async def test_a_program_is_refused_too(victim: Victim) -> None:
     path = victim.write("pursuit.toml", SERVER)
-
-    async def main() -> None:
+    with pytest.raises(NotTrusted, match="pursuit trust"):
         async with Runtime(config=path, state=victim.folder / "ledger.db"):
             pass
 
-    with pytest.raises(NotTrusted, match="pursuit trust"):
-        anyio.run(main)
 
-
-def test_a_running_gateway_does_not_take_in_what_was_added(victim: Victim) -> None:
+async def test_a_running_gateway_does_not_take_in_what_was_added(victim: Victim) -> None:
     """The configuration changes on disk while a runtime is open; a reload is refused, and nothing has changed."""
     path = victim.write("pursuit.toml", OWN)
     assert victim.run("trust", ".")[0] == 0
-
-    async def main() -> list[str]:
-        async with Runtime(config=path, state=victim.folder / "ledger.db") as runtime:
-            victim.write("pursuit.toml", OWN + SERVER)
-            with pytest.raises(NotTrusted):
-                await runtime.reload()
-            return [row["name"] for row in (await runtime.toolbox.listing(None))["tools"]]
-
-    assert (anyio.run(main), victim.owned) == (["commands.own"], False)
+    async with Runtime(config=path, state=victim.folder / "ledger.db") as runtime:
+        victim.write("pursuit.toml", OWN + SERVER)
+        with pytest.raises(NotTrusted):
+            await runtime.reload()
+        assert ([row["name"] for row in (await runtime.toolbox.listing(None))["tools"]], victim.owned) == (
+            ["commands.own"],
+            False,
+        )
 
 
 def test_no_text_of_the_folder_steers_the_terminal(victim: Victim) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 import typer.main
 from cli_stage import Place
@@ -79,7 +78,7 @@ def completed(*words: str) -> list[str]:
     return [item.value for item in BashComplete(command, {}, "pursuit", "_X").get_completions([*words[:-1]], words[-1])]
 
 
-def test_a_shell_completes_problems_kinds_and_attempts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shell_completes_problems_kinds_and_attempts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.folder)
     assert completed("problem", "show", "sp") == ["speed-reducer", "spring"]
     assert completed("problem", "compare", "knapsack", "mas") == ["mastermind"]
@@ -87,14 +86,10 @@ def test_a_shell_completes_problems_kinds_and_attempts(place: Place, monkeypatch
     problem(place.folder / "mine", submission=SCHEMA)
     assert completed("problem", "serve", "--dir", ".", "ex") == ["exam"]
     assert completed("problem", "replay", "att") == [] and not place.ledger.exists()
-
-    async def main() -> None:
-        one = Problem.from_manifest(place.folder / "mine")
-        async with client(one, place.ledger.parent, "legacy", attempt_id="attempt-mine") as agent:
-            await agent.call_tool("submit_final", {"x": 3})
-
     place.ledger.parent.mkdir()
-    anyio.run(main)
+    one = Problem.from_manifest(place.folder / "mine")
+    async with client(one, place.ledger.parent, "legacy", attempt_id="attempt-mine") as agent:
+        await agent.call_tool("submit_final", {"x": 3})
     assert completed("problem", "replay", "att") == ["attempt-mine"]
     assert completed("problem", "serve", "exam", "--attempt", "attempt-m") == ["attempt-mine"]
     assert completed("problem", "serve", "--dir", "/nowhere", "ex") == []

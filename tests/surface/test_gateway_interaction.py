@@ -22,7 +22,6 @@ from gateway_stage import (
     asked_of,
     hostile,
     house,
-    run,
     told,
     words,
 )
@@ -69,317 +68,255 @@ def upstream(server: str, *args: str) -> Any:
 
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
-def test_elicitation_sampling_and_roots_go_through(
+async def test_elicitation_sampling_and_roots_go_through(
     client_era: str, server_era: str, alone: bool, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(server_era), alone=alone) as stage:
-            client = await stage.client(client_era, ABLE, partial(reply, "ann"))
-            for tool, method in (
-                ("elicit", "elicitation/create"),
-                ("sample", "sampling/createMessage"),
-                ("roots", "roots/list"),
-            ):
-                result = await through(client, tool, "ann")
-                assert json.loads(words(result)) == reply("ann", method, FORM if tool == "elicit" else {"x-odd": None})
-                assert client.asked.pop() == method
-            assert client.asked == []
-
-    run(main)
+    async with house(tmp_path, upstream(server_era), alone=alone) as stage:
+        client = await stage.client(client_era, ABLE, partial(reply, "ann"))
+        for tool, method in (
+            ("elicit", "elicitation/create"),
+            ("sample", "sampling/createMessage"),
+            ("roots", "roots/list"),
+        ):
+            result = await through(client, tool, "ann")
+            assert json.loads(words(result)) == reply("ann", method, FORM if tool == "elicit" else {"x-odd": None})
+            assert client.asked.pop() == method
+        assert client.asked == []
 
 
 @pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
-def test_a_server_that_was_connected_before_its_client_came_asks_it_all_the_same(
+async def test_a_server_that_was_connected_before_its_client_came_asks_it_all_the_same(
     client_era: str, server_era: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, replace(upstream(server_era, f"log={log}"), required=True)) as stage:
-            await stage.runtime.toolbox.host.pool.connect_required()
-            client = await stage.client(client_era, ABLE, partial(reply, "ann"))
-            result = await through(client, "elicit", "ann")
-            assert json.loads(words(result)) == reply("ann", "elicitation/create", FORM)
-        if server_era == LEGACY:
-            # It was told what the client can: servers show more to clients that can do more.
-            assert asked_of(log, "initialize")[-1]["params"]["capabilities"] == ABLE
-
-    run(main)
+    async with house(tmp_path, replace(upstream(server_era, f"log={log}"), required=True)) as stage:
+        await stage.runtime.toolbox.host.pool.connect_required()
+        client = await stage.client(client_era, ABLE, partial(reply, "ann"))
+        result = await through(client, "elicit", "ann")
+        assert json.loads(words(result)) == reply("ann", "elicitation/create", FORM)
+    if server_era == LEGACY:
+        # It was told what the client can: servers show more to clients that can do more.
+        assert asked_of(log, "initialize")[-1]["params"]["capabilities"] == ABLE
 
 
 @pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
-def test_each_client_is_asked_about_its_own_call(client_era: str, server_era: str, tmp_path: Path) -> None:
+async def test_each_client_is_asked_about_its_own_call(client_era: str, server_era: str, tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(4)]
+    async with house(tmp_path, upstream(server_era), alone=False) as stage:
+        clients = {name: await stage.client(client_era, ABLE, partial(reply, name)) for name in names}
+        answers: dict[str, Any] = {}
 
-    async def main() -> None:
-        async with house(tmp_path, upstream(server_era), alone=False) as stage:
-            clients = {name: await stage.client(client_era, ABLE, partial(reply, name)) for name in names}
-            answers: dict[str, Any] = {}
+        async def one(name: str) -> None:
+            answers[name] = json.loads(words(await through(clients[name], "elicit", name)))
 
-            async def one(name: str) -> None:
-                answers[name] = json.loads(words(await through(clients[name], "elicit", name)))
-
-            async with anyio.create_task_group() as calling:
-                for name in names:
-                    calling.start_soon(one, name)
-            assert {name: answer["content"]["name"] for name, answer in answers.items()} == {
-                name: name for name in names
-            }
-
-    run(main)
+        async with anyio.create_task_group() as calling:
+            for name in names:
+                calling.start_soon(one, name)
+        assert {name: answer["content"]["name"] for name, answer in answers.items()} == {name: name for name in names}
 
 
-def test_progress_rises_where_the_server_begins_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(MODERN)) as stage:
-            client = await stage.client(LEGACY, ABLE, partial(reply, "ann"))
-            await client.call("twice", _meta={"progressToken": 7})
-            steps = [one["progress"] for one in told(client, "notifications/progress")]
-            assert steps == [1, 2, 3, 4]
-
-    run(main)
+async def test_progress_rises_where_the_server_begins_again(tmp_path: Path) -> None:
+    async with house(tmp_path, upstream(MODERN)) as stage:
+        client = await stage.client(LEGACY, ABLE, partial(reply, "ann"))
+        await client.call("twice", _meta={"progressToken": 7})
+        steps = [one["progress"] for one in told(client, "notifications/progress")]
+        assert steps == [1, 2, 3, 4]
 
 
-def test_a_client_that_comes_back_twice_gets_the_same_result_and_the_server_one_call(tmp_path: Path) -> None:
+async def test_a_client_that_comes_back_twice_gets_the_same_result_and_the_server_one_call(tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
-            client = await stage.client(MODERN, ABLE)
-            asking = await client.call("elicit")
-            (key,) = asking["inputRequests"]
-            more = {"inputResponses": {key: reply("a", "elicitation/create", FORM)}}
-            more["requestState"] = asking["requestState"]
-            first = await client.call("elicit", **more)
-            again = await client.call(
-                "elicit", inputResponses={key: {"action": "decline"}}, requestState=more["requestState"]
-            )
-            assert again == first
-            other = await client.request("tools/call", {"name": "elicit", "arguments": {"x": 1}, **more})
-            assert "other parameters" in other["error"]["message"]
-            unknown = await client.request(
-                "tools/call", {"name": "elicit", "arguments": {}, "requestState": "nobody's"}
-            )
-            assert "not known here" in unknown["error"]["message"]
-        assert len(asked_of(log, "tools/call")) == 1
-
-    run(main)
+    async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+        client = await stage.client(MODERN, ABLE)
+        asking = await client.call("elicit")
+        (key,) = asking["inputRequests"]
+        more = {"inputResponses": {key: reply("a", "elicitation/create", FORM)}}
+        more["requestState"] = asking["requestState"]
+        first = await client.call("elicit", **more)
+        again = await client.call(
+            "elicit", inputResponses={key: {"action": "decline"}}, requestState=more["requestState"]
+        )
+        assert again == first
+        other = await client.request("tools/call", {"name": "elicit", "arguments": {"x": 1}, **more})
+        assert "other parameters" in other["error"]["message"]
+        unknown = await client.request("tools/call", {"name": "elicit", "arguments": {}, "requestState": "nobody's"})
+        assert "not known here" in unknown["error"]["message"]
+    assert len(asked_of(log, "tools/call")) == 1
 
 
-def test_a_question_that_nobody_answers_is_declined(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY), limits=GatewayLimits(ask_seconds=0.05)) as stage:
-            client = await stage.client(MODERN, ABLE)
-            asking = await client.call("elicit")
-            # The call goes on without an answer; who comes back in the end reads what came of it.
-            while (result := await client.call("elicit", requestState=asking["requestState"])).get("inputRequests"):
-                assert result["requestState"] == asking["requestState"]
-            assert json.loads(words(result)) == {"action": "decline"}
-
-    run(main)
+async def test_a_question_that_nobody_answers_is_declined(tmp_path: Path) -> None:
+    async with house(tmp_path, upstream(LEGACY), limits=GatewayLimits(ask_seconds=0.05)) as stage:
+        client = await stage.client(MODERN, ABLE)
+        asking = await client.call("elicit")
+        # The call goes on without an answer; who comes back in the end reads what came of it.
+        while (result := await client.call("elicit", requestState=asking["requestState"])).get("inputRequests"):
+            assert result["requestState"] == asking["requestState"]
+        assert json.loads(words(result)) == {"action": "decline"}
 
 
-def test_a_client_that_cannot_be_asked_is_not_asked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY)) as stage:
-            for era in ERAS:
-                client = await stage.client(era, {})
-                answer = json.loads(words(await client.call("elicit")))
-                assert answer["code"] == -32601, answer
-
-    run(main)
+async def test_a_client_that_cannot_be_asked_is_not_asked(tmp_path: Path) -> None:
+    async with house(tmp_path, upstream(LEGACY)) as stage:
+        for era in ERAS:
+            client = await stage.client(era, {})
+            answer = json.loads(words(await client.call("elicit")))
+            assert answer["code"] == -32601, answer
 
 
-def test_a_failing_answer_of_a_client_reaches_the_server(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY)) as stage:
-            client = await stage.client(LEGACY, ABLE)
+async def test_a_failing_answer_of_a_client_reaches_the_server(tmp_path: Path) -> None:
+    async with house(tmp_path, upstream(LEGACY)) as stage:
+        client = await stage.client(LEGACY, ABLE)
 
-            async def refuse(message: Message) -> None:
-                if message.get("method") == "sampling/createMessage":
-                    await client.send(
-                        {"id": message["id"], "error": {"code": -1, "message": "no", "data": {"n": None}}}
-                    )
-                    return
-                await take(message)
+        async def refuse(message: Message) -> None:
+            if message.get("method") == "sampling/createMessage":
+                await client.send({"id": message["id"], "error": {"code": -1, "message": "no", "data": {"n": None}}})
+                return
+            await take(message)
 
-            take = client.take
-            client.take = refuse  # type: ignore[method-assign]
-            answer = json.loads(words(await client.call("sample")))
-            assert answer == {"code": -1, "message": "no", "data": {"n": None}}
-
-    run(main)
+        take = client.take
+        client.take = refuse  # type: ignore[method-assign]
+        answer = json.loads(words(await client.call("sample")))
+        assert answer == {"code": -1, "message": "no", "data": {"n": None}}
 
 
-def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: Path) -> None:
+async def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, f"log={log}"), alone=False) as stage:
-            client = await stage.client(MODERN, ABLE)
-            await client.call("grow")
-            await through(client, "elicit", "ann")
-            assert words(await client.call("grow")) == "2"
-            # What one process keeps, another one does not: so there is one for the lists and one for the calls.
-            assert len(asked_of(log, "initialize")) == 2
-
-    run(main)
+    async with house(tmp_path, upstream(LEGACY, f"log={log}"), alone=False) as stage:
+        client = await stage.client(MODERN, ABLE)
+        await client.call("grow")
+        await through(client, "elicit", "ann")
+        assert words(await client.call("grow")) == "2"
+        # What one process keeps, another one does not: so there is one for the lists and one for the calls.
+        assert len(asked_of(log, "initialize")) == 2
 
 
-def test_many_calls_of_the_only_client_are_under_way_in_one_process(tmp_path: Path) -> None:
+async def test_many_calls_of_the_only_client_are_under_way_in_one_process(tmp_path: Path) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
+    limits = GatewayLimits(legacy_calls=12)
+    async with house(tmp_path, upstream(LEGACY, f"log={log}"), limits=limits) as stage:
+        client = await stage.client(MODERN, ABLE)
+        answers: list[str] = []
 
-    async def main() -> None:
-        limits = GatewayLimits(legacy_calls=12)
-        async with house(tmp_path, upstream(LEGACY, f"log={log}"), limits=limits) as stage:
-            client = await stage.client(MODERN, ABLE)
-            answers: list[str] = []
+        async def one(name: str) -> None:
+            result = await through(client, "elicit", name, most=1, arguments={"gate": str(gate)})
+            answers.append(json.loads(words(result))["content"]["name"])
 
-            async def one(name: str) -> None:
-                result = await through(client, "elicit", name, most=1, arguments={"gate": str(gate)})
-                answers.append(json.loads(words(result))["content"]["name"])
-
-            names = [f"n{number}" for number in range(18)]
-            async with anyio.create_task_group() as calling:
-                for name in names:
-                    calling.start_soon(one, name)
-                while len(asked_of(log, "tools/call")) < 12:
-                    await anyio.sleep(0.01)
-                gate.touch()
-            # A question does not say which call it belongs to: any call of the client brings the answer. The calls
-            # share the questions: an eleventh for one call needs ten at each other, and there are 18 in all.
-            assert len(answers) == 18 and set(answers) <= set(names)
-        assert len(asked_of(log, "initialize")) == 1
-
-    run(main)
+        names = [f"n{number}" for number in range(18)]
+        async with anyio.create_task_group() as calling:
+            for name in names:
+                calling.start_soon(one, name)
+            while len(asked_of(log, "tools/call")) < 12:
+                await anyio.sleep(0.01)
+            gate.touch()
+        # A question does not say which call it belongs to: any call of the client brings the answer. The calls
+        # share the questions: an eleventh for one call needs ten at each other, and there are 18 in all.
+        assert len(answers) == 18 and set(answers) <= set(names)
+    assert len(asked_of(log, "initialize")) == 1
 
 
 @pytest.mark.guarantee("one-process-of-a-server-over-stdio")
-def test_the_only_client_has_one_process_of_a_server_whatever_it_asks_for(
+async def test_the_only_client_has_one_process_of_a_server_whatever_it_asks_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
     changes, level = {"toolsListChanged": True, "resourceSubscriptions": ["x://hostile"]}, f"{ENVELOPE}logLevel"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
-            client = await stage.client(MODERN, ABLE, hello=False)
-            waiting = await client.begin("tools/call", {"name": "logs", "arguments": {"gate": str(gate)}})
-            await client.begin("subscriptions/listen", {"notifications": changes})
-            await client.until(lambda: told(client, "notifications/resources/updated"))
-            assert words(await client.call("grow")) == "1"
-            await client.until(lambda: told(client, "notifications/tools/list_changed"))
-            assert "grown1" in {one["name"] for one in await client.entries("tools/list", "tools")}
-            # Questions of concurrent calls reach the client while the first call is still under way.
-            for tool in ("elicit", "sample", "roots"):
-                await through(client, tool, "ann")
-            assert words(await client.call("logs", _meta={level: "debug"})) == "debug"
-            assert [one["level"] for one in told(client, "notifications/message")] == ["debug", "error"]
-            client.capabilities = {"roots": {}}
-            assert words(await client.call("grow")) == "2"
-            gate.touch()
-            await client.ended(waiting)
-            client.capabilities = {**ABLE, "tasks": {}}
-            for _ in range(2):
-                refused = await client.call("grow")
-                assert refused["isError"] is True and "was started without tasks" in words(refused)
-            client.capabilities = ABLE
-            assert words(await client.call("grow")) == "3"
-            assert sum("was started without tasks" in one for one in caplog.messages) == 1
-        (hello,) = asked_of(log, "initialize")
-        assert hello["params"]["capabilities"] == ABLE
-
-    run(main)
+    async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+        client = await stage.client(MODERN, ABLE, hello=False)
+        waiting = await client.begin("tools/call", {"name": "logs", "arguments": {"gate": str(gate)}})
+        await client.begin("subscriptions/listen", {"notifications": changes})
+        await client.until(lambda: told(client, "notifications/resources/updated"))
+        assert words(await client.call("grow")) == "1"
+        await client.until(lambda: told(client, "notifications/tools/list_changed"))
+        assert "grown1" in {one["name"] for one in await client.entries("tools/list", "tools")}
+        # Questions of concurrent calls reach the client while the first call is still under way.
+        for tool in ("elicit", "sample", "roots"):
+            await through(client, tool, "ann")
+        assert words(await client.call("logs", _meta={level: "debug"})) == "debug"
+        assert [one["level"] for one in told(client, "notifications/message")] == ["debug", "error"]
+        client.capabilities = {"roots": {}}
+        assert words(await client.call("grow")) == "2"
+        gate.touch()
+        await client.ended(waiting)
+        client.capabilities = {**ABLE, "tasks": {}}
+        for _ in range(2):
+            refused = await client.call("grow")
+            assert refused["isError"] is True and "was started without tasks" in words(refused)
+        client.capabilities = ABLE
+        assert words(await client.call("grow")) == "3"
+        assert sum("was started without tasks" in one for one in caplog.messages) == 1
+    (hello,) = asked_of(log, "initialize")
+    assert hello["params"]["capabilities"] == ABLE
 
 
-def test_a_question_moves_to_another_call_when_the_call_that_had_it_ends(tmp_path: Path) -> None:
+async def test_a_question_moves_to_another_call_when_the_call_that_had_it_ends(tmp_path: Path) -> None:
     log, first, second = tmp_path / "log", tmp_path / "first", tmp_path / "second"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
-            client = await stage.client(MODERN, ABLE)
-            asks = {"name": "elicit", "arguments": {"gate": str(first)}}
-            waits = {"name": "logs", "arguments": {"gate": str(second)}}
-            asking = await client.begin("tools/call", asks)
-            waiting = await client.begin("tools/call", waits)
-            with anyio.fail_after(60):
-                while len(asked_of(log, "tools/call")) < 2:
-                    await anyio.sleep(0.01)
-            first.touch()
-            other = (await client.ended(waiting))["result"]
-            assert len(other["inputRequests"]) == 1
-            second.touch()
-            moved = (await client.ended(asking))["result"]
-            (key,) = moved["inputRequests"]
-            done = await client.result("tools/call", {**waits, "requestState": other["requestState"]})
-            assert words(done) == "None"
-            more = {"inputResponses": {key: reply("ann", "elicitation/create", FORM)}}
-            result = await client.result("tools/call", {**asks, **more, "requestState": moved["requestState"]})
-            assert json.loads(words(result))["content"] == {"name": "ann"}
-
-    run(main)
+    async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+        client = await stage.client(MODERN, ABLE)
+        asks = {"name": "elicit", "arguments": {"gate": str(first)}}
+        waits = {"name": "logs", "arguments": {"gate": str(second)}}
+        asking = await client.begin("tools/call", asks)
+        waiting = await client.begin("tools/call", waits)
+        with anyio.fail_after(60):
+            while len(asked_of(log, "tools/call")) < 2:
+                await anyio.sleep(0.01)
+        first.touch()
+        other = (await client.ended(waiting))["result"]
+        assert len(other["inputRequests"]) == 1
+        second.touch()
+        moved = (await client.ended(asking))["result"]
+        (key,) = moved["inputRequests"]
+        done = await client.result("tools/call", {**waits, "requestState": other["requestState"]})
+        assert words(done) == "None"
+        more = {"inputResponses": {key: reply("ann", "elicitation/create", FORM)}}
+        result = await client.result("tools/call", {**asks, **more, "requestState": moved["requestState"]})
+        assert json.loads(words(result))["content"] == {"name": "ann"}
 
 
-def test_no_call_of_the_only_client_is_asked_about_a_call_of_the_operator(tmp_path: Path) -> None:
+async def test_no_call_of_the_only_client_is_asked_about_a_call_of_the_operator(tmp_path: Path) -> None:
     log, first = tmp_path / "log", tmp_path / "first"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
-            client = await stage.client(MODERN, ABLE)
-            await client.begin("tools/call", {"name": "logs", "arguments": {"gate": str(first)}})
-            asking = await client.begin("tools/call", {"name": "elicit", "arguments": {"gate": str(first)}})
-            with anyio.fail_after(60):
-                while len(asked_of(log, "tools/call")) < 2:
-                    await anyio.sleep(0.01)
-            await stage.gateway.call_as_operator(None, "steps", {})
-            first.touch()
-            result = (await client.ended(asking))["result"]
-            assert json.loads(words(result))["message"] == "elicitation/create: there is no client to ask here"
-
-    run(main)
+    async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+        client = await stage.client(MODERN, ABLE)
+        await client.begin("tools/call", {"name": "logs", "arguments": {"gate": str(first)}})
+        asking = await client.begin("tools/call", {"name": "elicit", "arguments": {"gate": str(first)}})
+        with anyio.fail_after(60):
+            while len(asked_of(log, "tools/call")) < 2:
+                await anyio.sleep(0.01)
+        await stage.gateway.call_as_operator(None, "steps", {})
+        first.touch()
+        result = (await client.ended(asking))["result"]
+        assert json.loads(words(result))["message"] == "elicitation/create: there is no client to ask here"
 
 
-def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(tmp_path: Path) -> None:
-    async def main() -> None:
-        limits = GatewayLimits(own_connections=12)
-        async with house(tmp_path, upstream(LEGACY), alone=False, limits=limits) as stage:
-            for number in range(12):
-                client = await stage.client(LEGACY, ABLE, partial(reply, f"n{number}"))
-                answer = json.loads(words(await client.call("elicit")))
-                assert answer["content"] == {"name": f"n{number}"}
-            late = await stage.client(LEGACY, ABLE)
-            result = await late.call("steps")
-            assert result["isError"] is True and "12 clients have a process of it" in words(result)
-            # Who needs no connection of its own is served.
-            assert words(await (await stage.client(LEGACY)).call("steps")) == "without"
-
-    run(main)
+async def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(tmp_path: Path) -> None:
+    limits = GatewayLimits(own_connections=12)
+    async with house(tmp_path, upstream(LEGACY), alone=False, limits=limits) as stage:
+        for number in range(12):
+            client = await stage.client(LEGACY, ABLE, partial(reply, f"n{number}"))
+            answer = json.loads(words(await client.call("elicit")))
+            assert answer["content"] == {"name": f"n{number}"}
+        late = await stage.client(LEGACY, ABLE)
+        result = await late.call("steps")
+        assert result["isError"] is True and "12 clients have a process of it" in words(result)
+        # Who needs no connection of its own is served.
+        assert words(await (await stage.client(LEGACY)).call("steps")) == "without"
 
 
-def test_a_client_of_the_old_era_is_not_asked_what_it_says_it_cannot(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(MODERN)) as stage:
-            client = await stage.client(LEGACY, {"sampling": {}}, partial(reply, "ann"))
-            refused = await client.request("tools/call", {"name": "elicit", "arguments": {}})
-            assert refused["error"]["code"] == -32600
-            assert "asks for elicitation/create" in refused["error"]["message"]
-            assert json.loads(words(await client.call("roots"))) == {"roots": []}
-            assert json.loads(words(await client.call("sample")))["model"] == "m"
-            assert client.asked == ["sampling/createMessage"]
-
-    run(main)
+async def test_a_client_of_the_old_era_is_not_asked_what_it_says_it_cannot(tmp_path: Path) -> None:
+    async with house(tmp_path, upstream(MODERN)) as stage:
+        client = await stage.client(LEGACY, {"sampling": {}}, partial(reply, "ann"))
+        refused = await client.request("tools/call", {"name": "elicit", "arguments": {}})
+        assert refused["error"]["code"] == -32600
+        assert "asks for elicitation/create" in refused["error"]["message"]
+        assert json.loads(words(await client.call("roots"))) == {"roots": []}
+        assert json.loads(words(await client.call("sample")))["model"] == "m"
+        assert client.asked == ["sampling/createMessage"]
 
 
 @pytest.mark.parametrize("question", [[], {"method": 7}, {"method": "elicitation/create", "params": []}, None])
-def test_a_malformed_question_is_an_error_in_words(
+async def test_a_malformed_question_is_an_error_in_words(
     question: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(MODERN)) as stage:
-            client = await stage.client(LEGACY, ABLE)
-            failed = await client.request("tools/call", {"name": "puzzle", "arguments": {"question": question}})
-            assert failed["error"]["message"] == "the server asks something, and its question is malformed"
-            assert words(await client.call("steps")) == "without"
-        assert "Traceback" not in caplog.text
-
-    run(main)
+    async with house(tmp_path, upstream(MODERN)) as stage:
+        client = await stage.client(LEGACY, ABLE)
+        failed = await client.request("tools/call", {"name": "puzzle", "arguments": {"question": question}})
+        assert failed["error"]["message"] == "the server asks something, and its question is malformed"
+        assert words(await client.call("steps")) == "without"
+    assert "Traceback" not in caplog.text

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import ERAS, LEGACY, MODERN, TASKS, hostile, house, run, told, words
+from gateway_stage import ERAS, LEGACY, MODERN, TASKS, hostile, house, told, words
 from mcp.server.mcpserver import MCPServer
 
 from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult
@@ -58,57 +58,48 @@ def bare(result: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("alone", [True, False], ids=["stdio", "http"])
 @pytest.mark.parametrize("able", [{}, {"elicitation": {}}], ids=["unable", "able"])
 @pytest.mark.parametrize("era", ERAS)
-def test_functions_are_served_exactly(era: str, able: dict[str, Any], alone: bool, tmp_path: Path) -> None:
-    async def main() -> None:
-        wanted = [dict(one.definition) for one in await FunctionUpstream("tank", TANK["tank"]).tools()]
-        async with house(tmp_path, alone=alone, handed=TANK, policy=OperatorPolicy()) as stage:
-            client = await stage.client(era, able, hello=False)
-            assert (await client.hello())["capabilities"] == {"tools": {}, **TASKS[era]}
-            assert await client.entries("tools/list", "tools") == wanted
-            found = await client.call("level", {"of": "a", "unit": None})
-            assert bare(found) == {
-                "content": [{"type": "text", "text": '{"of": "a", "unit": null, "level": 7}'}],
-                "structuredContent": {"of": "a", "unit": None, "level": 7},
-            }
-            assert ("resultType" in found) is (era == MODERN)
-            assert bare(await client.call("fill", {"by": 2})) == {
-                "content": [{"type": "text", "text": "filled by 2.0"}]
-            }
-            wrong = await client.call("spill")
-            assert wrong["isError"] is True and words(wrong) == "ValueError: the tank is empty"
-            wrong = await client.call("fill", {"by": "much"})
-            assert wrong["isError"] is True and "by: " in words(wrong)
-            # What only reads leaves no trail: what a function may do is its program's word.
-            assert [line["tool"] for line in await gateway_lines(stage.runtime.runner.ledger)] == [
-                "tank.fill",
-                "tank.spill",
-                "tank.fill",
-            ]
-            assert (await client.request("tools/call", {"name": "drain"}))["error"]["code"] == -32602
-
-    run(main)
+async def test_functions_are_served_exactly(era: str, able: dict[str, Any], alone: bool, tmp_path: Path) -> None:
+    wanted = [dict(one.definition) for one in await FunctionUpstream("tank", TANK["tank"]).tools()]
+    async with house(tmp_path, alone=alone, handed=TANK, policy=OperatorPolicy()) as stage:
+        client = await stage.client(era, able, hello=False)
+        assert (await client.hello())["capabilities"] == {"tools": {}, **TASKS[era]}
+        assert await client.entries("tools/list", "tools") == wanted
+        found = await client.call("level", {"of": "a", "unit": None})
+        assert bare(found) == {
+            "content": [{"type": "text", "text": '{"of": "a", "unit": null, "level": 7}'}],
+            "structuredContent": {"of": "a", "unit": None, "level": 7},
+        }
+        assert ("resultType" in found) is (era == MODERN)
+        assert bare(await client.call("fill", {"by": 2})) == {"content": [{"type": "text", "text": "filled by 2.0"}]}
+        wrong = await client.call("spill")
+        assert wrong["isError"] is True and words(wrong) == "ValueError: the tank is empty"
+        wrong = await client.call("fill", {"by": "much"})
+        assert wrong["isError"] is True and "by: " in words(wrong)
+        # What only reads leaves no trail: what a function may do is its program's word.
+        assert [line["tool"] for line in await gateway_lines(stage.runtime.runner.ledger)] == [
+            "tank.fill",
+            "tank.spill",
+            "tank.fill",
+        ]
+        assert (await client.request("tools/call", {"name": "drain"}))["error"]["code"] == -32602
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_functions_server_objects_and_configured_servers_stand_side_by_side(era: str, tmp_path: Path) -> None:
+async def test_functions_server_objects_and_configured_servers_stand_side_by_side(era: str, tmp_path: Path) -> None:
     policy = OperatorPolicy(mode="auto", rules=(Rule(decision="deny", server="tank", tool="fill", reason="dry"),))
-
-    async def main() -> None:
-        handed = {**TANK, "plain": sdk_server()}
-        async with house(tmp_path, hostile(name="a"), handed=handed, policy=policy) as stage:
-            client = await stage.client(era)
-            listed = {entry["name"] for entry in await client.entries("tools/list", "tools")}
-            assert {"a.echo", "tank.level", "tank.fill", "plain.twice"} < listed
-            assert (await client.call("tank.level", {"of": "b"}))["structuredContent"]["of"] == "b"
-            assert (await client.call("plain.twice", {"n": 4}))["structuredContent"] == {"result": 8}
-            assert words(await client.call("tank.fill", {"by": 1})) == "tank.fill is denied by policy: dry"
-            assert words(await client.call("a.steps")) == "without"
-            uris = [one["uri"] for one in await client.entries("resources/list", "resources")]
-            assert "x://plain" in uris
-            (content,) = (await client.result("resources/read", {"uri": "x://plain"}))["contents"]
-            assert content["text"] == "water"
-
-    run(main)
+    handed = {**TANK, "plain": sdk_server()}
+    async with house(tmp_path, hostile(name="a"), handed=handed, policy=policy) as stage:
+        client = await stage.client(era)
+        listed = {entry["name"] for entry in await client.entries("tools/list", "tools")}
+        assert {"a.echo", "tank.level", "tank.fill", "plain.twice"} < listed
+        assert (await client.call("tank.level", {"of": "b"}))["structuredContent"]["of"] == "b"
+        assert (await client.call("plain.twice", {"n": 4}))["structuredContent"] == {"result": 8}
+        assert words(await client.call("tank.fill", {"by": 1})) == "tank.fill is denied by policy: dry"
+        assert words(await client.call("a.steps")) == "without"
+        uris = [one["uri"] for one in await client.entries("resources/list", "resources")]
+        assert "x://plain" in uris
+        (content,) = (await client.result("resources/read", {"uri": "x://plain"}))["contents"]
+        assert content["text"] == "water"
 
 
 class Slow:
@@ -145,36 +136,29 @@ class Slow:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_progress_cancelling_and_failures_of_a_programs_own_upstream_go_through(era: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        slow = Slow()
-        async with house(tmp_path, handed={"slow": slow}) as stage:
-            client = await stage.client(era)
-            assert words(await client.call("steps", _meta={"progressToken": "p"})) == "done"
-            assert told(client, "notifications/progress") == [
-                {"progressToken": "p", "progress": 1.0, "total": 2.0, "message": "half"}
-            ]
-            lost = await client.call("lost")
-            assert lost["isError"] is True and "the cable is cut" in words(lost)
-            ident = await client.begin("tools/call", {"name": "wait", "arguments": {}})
-            await client.call("steps", _meta={"progressToken": "q"})
-            await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
-            with anyio.fail_after(60):
-                await slow.given_up.wait()
-
-    run(main)
+async def test_progress_cancelling_and_failures_of_a_programs_own_upstream_go_through(era: str, tmp_path: Path) -> None:
+    slow = Slow()
+    async with house(tmp_path, handed={"slow": slow}) as stage:
+        client = await stage.client(era)
+        assert words(await client.call("steps", _meta={"progressToken": "p"})) == "done"
+        assert told(client, "notifications/progress") == [
+            {"progressToken": "p", "progress": 1.0, "total": 2.0, "message": "half"}
+        ]
+        lost = await client.call("lost")
+        assert lost["isError"] is True and "the cable is cut" in words(lost)
+        ident = await client.begin("tools/call", {"name": "wait", "arguments": {}})
+        await client.call("steps", _meta={"progressToken": "q"})
+        await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
+        with anyio.fail_after(60):
+            await slow.given_up.wait()
 
 
-def test_what_was_handed_in_stays_when_the_configuration_is_read_again(tmp_path: Path) -> None:
+async def test_what_was_handed_in_stays_when_the_configuration_is_read_again(tmp_path: Path) -> None:
     config = tmp_path / "pursuit.toml"
     config.write_text('[policy]\nmode = "auto"\n')
-
-    async def main() -> None:
-        async with house(tmp_path, config=config, handed=TANK) as stage:
-            client = await stage.client(LEGACY)
-            served = stage.gateway.upstreams.only
-            await stage.gateway.reload()
-            assert stage.gateway.upstreams.only is served
-            assert words(await client.call("fill", {"by": 3})) == "filled by 3.0"
-
-    run(main)
+    async with house(tmp_path, config=config, handed=TANK) as stage:
+        client = await stage.client(LEGACY)
+        served = stage.gateway.upstreams.only
+        await stage.gateway.reload()
+        assert stage.gateway.upstreams.only is served
+        assert words(await client.call("fill", {"by": 3})) == "filled by 3.0"

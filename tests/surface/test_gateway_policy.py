@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import ERAS, LEGACY, MODERN, Client, House, Message, asked_of, hostile, house, run, words
+from gateway_stage import ERAS, LEGACY, MODERN, Client, House, Message, asked_of, hostile, house, words
 
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import ApprovalNeeded
@@ -53,296 +53,242 @@ async def answering(client: Client, answer: str | None, tool: str, arguments: An
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_denied_call_is_a_tool_error_and_is_not_sent(era: str, tmp_path: Path) -> None:
+async def test_a_denied_call_is_a_tool_error_and_is_not_sent(era: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     policy = OperatorPolicy(mode="auto", rules=(Rule(decision="deny", tool="hostile.echo", reason="not today"),))
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(era, log), policy=policy) as stage:
-            client = await stage.client(era)
-            result = await client.call("echo", {"a": 1})
-            assert result["isError"] is True
-            assert words(result) == "hostile.echo is denied by policy: not today"
-            assert "structuredContent" not in result, "what it must fit is the server's own output schema"
-            assert await lines(stage) == [("hostile.echo", "refused")]
-        assert called(log) == []
-
-    run(main)
+    async with house(tmp_path, upstream(era, log), policy=policy) as stage:
+        client = await stage.client(era)
+        result = await client.call("echo", {"a": 1})
+        assert result["isError"] is True
+        assert words(result) == "hostile.echo is denied by policy: not today"
+        assert "structuredContent" not in result, "what it must fit is the server's own output schema"
+        assert await lines(stage) == [("hostile.echo", "refused")]
+    assert called(log) == []
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_read_leaves_no_trail_and_a_write_is_there_before_and_after(era: str, tmp_path: Path) -> None:
+async def test_a_read_leaves_no_trail_and_a_write_is_there_before_and_after(era: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(era, log)) as stage:
-            client = await stage.client(era)
-            ledger = stage.runtime.runner.ledger
-            await client.call("steps")
-            assert not (await ledger.streams(kind="gateway")).rows
-            ident = await client.begin("tools/call", {"name": "slow", "arguments": {}})
-            with anyio.fail_after(60):
-                while "slow" not in called(log):
-                    await anyio.sleep(0.01)
-            assert await lines(stage) == [("hostile.slow", "unknown")]
-            await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
-            await client.call("echo", {"password": "hunter2", "n": 1})
-            await client.call("wrong")
-            await client.request("tools/call", {"name": "refuse", "arguments": {}})
-            await client.call("die")
-            assert await lines(stage) == [
-                ("hostile.slow", "cancelled"),
-                ("hostile.echo", "ok"),
-                ("hostile.wrong", "failed"),
-                ("hostile.refuse", "failed"),
-                ("hostile.die", "unknown"),
-            ]
-            written = [line["arguments"] for line in await gateway_lines(ledger)]
-            assert written[1] == {"password": "[redacted]", "n": 1}
-            assert (await ledger.verify()).ok
-
-    run(main)
+    async with house(tmp_path, upstream(era, log)) as stage:
+        client = await stage.client(era)
+        ledger = stage.runtime.runner.ledger
+        await client.call("steps")
+        assert not (await ledger.streams(kind="gateway")).rows
+        ident = await client.begin("tools/call", {"name": "slow", "arguments": {}})
+        with anyio.fail_after(60):
+            while "slow" not in called(log):
+                await anyio.sleep(0.01)
+        assert await lines(stage) == [("hostile.slow", "unknown")]
+        await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
+        await client.call("echo", {"password": "hunter2", "n": 1})
+        await client.call("wrong")
+        await client.request("tools/call", {"name": "refuse", "arguments": {}})
+        await client.call("die")
+        assert await lines(stage) == [
+            ("hostile.slow", "cancelled"),
+            ("hostile.echo", "ok"),
+            ("hostile.wrong", "failed"),
+            ("hostile.refuse", "failed"),
+            ("hostile.die", "unknown"),
+        ]
+        written = [line["arguments"] for line in await gateway_lines(ledger)]
+        assert written[1] == {"password": "[redacted]", "n": 1}
+        assert (await ledger.verify()).ok
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_person_behind_the_client_is_asked_once_for_each_call(era: str, tmp_path: Path) -> None:
+async def test_a_person_behind_the_client_is_asked_once_for_each_call(era: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(era, log), policy=ASK) as stage:
-            client = await stage.client(era, ABLE)
-            assert "resultType" not in await client.call("steps") or era == MODERN
-            assert client.asked == []
-            for number in (1, 2):
-                result = await answering(client, "once", "echo", {"n": None})
-                assert result["structuredContent"]["arguments"] == {"n": None}
-                assert len(client.asked) == number
-            result = await answering(client, "denied", "echo", {"n": None})
-            assert result["isError"] is True and "was denied by" in words(result)
-            result = await answering(client, None, "echo", {"n": None})
-            assert "pursuit approve approval-" in words(result)
-        assert called(log) == ["steps", "echo", "echo"]
-
-    run(main)
+    async with house(tmp_path, upstream(era, log), policy=ASK) as stage:
+        client = await stage.client(era, ABLE)
+        assert "resultType" not in await client.call("steps") or era == MODERN
+        assert client.asked == []
+        for number in (1, 2):
+            result = await answering(client, "once", "echo", {"n": None})
+            assert result["structuredContent"]["arguments"] == {"n": None}
+            assert len(client.asked) == number
+        result = await answering(client, "denied", "echo", {"n": None})
+        assert result["isError"] is True and "was denied by" in words(result)
+        result = await answering(client, None, "echo", {"n": None})
+        assert "pursuit approve approval-" in words(result)
+    assert called(log) == ["steps", "echo", "echo"]
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_yes_for_arguments_or_for_the_tool_is_remembered_for_just_that(era: str, tmp_path: Path) -> None:
+async def test_a_yes_for_arguments_or_for_the_tool_is_remembered_for_just_that(era: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(era, log), policy=ASK) as stage:
-            client = await stage.client(era, ABLE)
-            await answering(client, "arguments", "echo", {"n": 1})
-            await answering(client, "denied", "echo", {"n": 1})
-            assert len(client.asked) == 1
-            await answering(client, "mission", "echo", {"n": 2})
-            assert len(client.asked) == 2
-            await answering(client, "denied", "echo", {"n": 3})
-            assert len(client.asked) == 2
-            await answering(client, "denied", "image")
-            assert len(client.asked) == 3
-        assert called(log) == ["echo", "echo", "echo", "echo"]
-
-    run(main)
+    async with house(tmp_path, upstream(era, log), policy=ASK) as stage:
+        client = await stage.client(era, ABLE)
+        await answering(client, "arguments", "echo", {"n": 1})
+        await answering(client, "denied", "echo", {"n": 1})
+        assert len(client.asked) == 1
+        await answering(client, "mission", "echo", {"n": 2})
+        assert len(client.asked) == 2
+        await answering(client, "denied", "echo", {"n": 3})
+        assert len(client.asked) == 2
+        await answering(client, "denied", "image")
+        assert len(client.asked) == 3
+    assert called(log) == ["echo", "echo", "echo", "echo"]
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_an_operator_can_say_yes_from_elsewhere(era: str, tmp_path: Path) -> None:
+async def test_an_operator_can_say_yes_from_elsewhere(era: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
+    async with house(tmp_path, upstream(era, log), policy=ASK) as stage:
+        client = await stage.client(era)
+        refused = await client.call("echo", {"n": 1})
+        assert refused["isError"] is True
+        desk = Approvals(stage.runtime.runner)
+        (row,) = await desk.open()
+        assert f"`pursuit approve {row.approval_id}`" in words(refused)
+        assert "n: 1" in row.description
+        assert words(await client.call("echo", {"n": 1})) == words(refused)
+        await desk.answer(row.approval_id, "once", caller=Caller(who="ann", transport="terminal"))
+        (line,) = [line for line in await stage.runtime.runner.audited() if line["verb"] == "approve"]
+        assert (line["who"], line["transport"], line["session_id"]) == ("ann", "terminal", row.stream)
+        assert line["arguments"].items() >= {"answer": "once", "channel": "terminal", "tool": "hostile.echo"}.items()
+        assert await desk.open() == []
+        assert (await client.call("echo", {"n": 1}))["structuredContent"]["arguments"] == {"n": 1}
+        assert (await client.call("echo", {"n": 1}))["isError"] is True
+    assert called(log) == ["echo"]
 
-    async def main() -> None:
-        async with house(tmp_path, upstream(era, log), policy=ASK) as stage:
-            client = await stage.client(era)
-            refused = await client.call("echo", {"n": 1})
-            assert refused["isError"] is True
-            desk = Approvals(stage.runtime.runner)
+
+async def test_a_yes_on_the_page_needs_that_masked_arguments_were_revealed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+        client, desk = await stage.client(LEGACY), Approvals(stage.runtime.runner)
+        for given, masks in (({"password": "hunter2"}, True), ({"n": 1}, False)):
+            await client.call("echo", given)
             (row,) = await desk.open()
-            assert f"`pursuit approve {row.approval_id}`" in words(refused)
-            assert "n: 1" in row.description
-            assert words(await client.call("echo", {"n": 1})) == words(refused)
-            await desk.answer(row.approval_id, "once", caller=Caller(who="ann", transport="terminal"))
-            (line,) = [line for line in await stage.runtime.runner.audited() if line["verb"] == "approve"]
-            assert (line["who"], line["transport"], line["session_id"]) == ("ann", "terminal", row.stream)
-            assert (
-                line["arguments"].items() >= {"answer": "once", "channel": "terminal", "tool": "hostile.echo"}.items()
-            )
-            assert await desk.open() == []
-            assert (await client.call("echo", {"n": 1}))["structuredContent"]["arguments"] == {"n": 1}
-            assert (await client.call("echo", {"n": 1}))["isError"] is True
-        assert called(log) == ["echo"]
-
-    run(main)
-
-
-def test_a_yes_on_the_page_needs_that_masked_arguments_were_revealed(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            client, desk = await stage.client(LEGACY), Approvals(stage.runtime.runner)
-            for given, masks in (({"password": "hunter2"}, True), ({"n": 1}, False)):
-                await client.call("echo", given)
-                (row,) = await desk.open()
-                assert (await desk.show(row.approval_id)).masked is masks
-                shown = await desk.show(row.approval_id, reveal=True)
-                assert (shown.args, shown.masked) == (given, False)
-                if masks:
-                    with pytest.raises(ApprovalNeeded, match="press Reveal first"):
-                        await desk.answer(row.approval_id, "once", revealed=False)
-                await desk.answer(row.approval_id, "once", revealed=masks)
-                assert (await client.call("echo", given))["structuredContent"]["arguments"] == given
-
-    run(main)
+            assert (await desk.show(row.approval_id)).masked is masks
+            shown = await desk.show(row.approval_id, reveal=True)
+            assert (shown.args, shown.masked) == (given, False)
+            if masks:
+                with pytest.raises(ApprovalNeeded, match="press Reveal first"):
+                    await desk.answer(row.approval_id, "once", revealed=False)
+            await desk.answer(row.approval_id, "once", revealed=masks)
+            assert (await client.call("echo", given))["structuredContent"]["arguments"] == given
 
 
 @pytest.mark.parametrize("answer", ["once", "mission", "denied"])
-def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answer: Any, tmp_path: Path) -> None:
+async def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answer: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            client = await stage.client(LEGACY)
-            assert "pursuit approve" in words(await client.call("echo", {"n": 1}))
-        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            desk = Approvals(stage.runtime.runner)
-            (row,) = await desk.open()
-            await desk.answer(row.approval_id, answer)
-        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            client = await stage.client(LEGACY)
-            assert "needs a person's yes" in words(await client.call("echo", {"n": 2})), "that was another call"
-            first = await client.call("echo", {"n": 1})
-            assert "needs a person's yes" in words(await client.call("echo", {"n": 1})), "it was for one call"
-        if answer == "denied":
-            assert "was denied by" in words(first)
-        else:
-            assert first["structuredContent"]["arguments"] == {"n": 1}
-        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            client = await stage.client(LEGACY)
-            assert "needs a person's yes" in words(await client.call("echo", {"n": 1}))
-
-    run(main)
+    async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+        client = await stage.client(LEGACY)
+        assert "pursuit approve" in words(await client.call("echo", {"n": 1}))
+    async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+        desk = Approvals(stage.runtime.runner)
+        (row,) = await desk.open()
+        await desk.answer(row.approval_id, answer)
+    async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+        client = await stage.client(LEGACY)
+        assert "needs a person's yes" in words(await client.call("echo", {"n": 2})), "that was another call"
+        first = await client.call("echo", {"n": 1})
+        assert "needs a person's yes" in words(await client.call("echo", {"n": 1})), "it was for one call"
+    if answer == "denied":
+        assert "was denied by" in words(first)
+    else:
+        assert first["structuredContent"]["arguments"] == {"n": 1}
+    async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+        client = await stage.client(LEGACY)
+        assert "needs a person's yes" in words(await client.call("echo", {"n": 1}))
 
 
-def test_the_person_behind_a_client_has_the_time_that_every_answer_has(tmp_path: Path) -> None:
-    async def main() -> None:
-        limits = GatewayLimits(ask_seconds=0.05)
-        async with house(tmp_path, upstream(LEGACY, tmp_path / "log"), policy=ASK, limits=limits) as stage:
-            client = await stage.client(LEGACY, ABLE)
+async def test_the_person_behind_a_client_has_the_time_that_every_answer_has(tmp_path: Path) -> None:
+    limits = GatewayLimits(ask_seconds=0.05)
+    async with house(tmp_path, upstream(LEGACY, tmp_path / "log"), policy=ASK, limits=limits) as stage:
+        client = await stage.client(LEGACY, ABLE)
 
-            async def later(message: Message) -> None:
-                if message.get("method") == "elicitation/create":
-                    await anyio.sleep(0.3)
-                await take(message)
+        async def later(message: Message) -> None:
+            if message.get("method") == "elicitation/create":
+                await anyio.sleep(0.3)
+            await take(message)
 
-            take = client.take
-            client.take = later  # type: ignore[method-assign]
-            assert (await answering(client, "once", "echo"))["structuredContent"]["given"] is True
-
-    run(main)
+        take = client.take
+        client.take = later  # type: ignore[method-assign]
+        assert (await answering(client, "once", "echo"))["structuredContent"]["given"] is True
 
 
 @pytest.mark.parametrize("server_era", ERAS)
 @pytest.mark.parametrize("client_era", ERAS)
-def test_the_gateways_question_and_the_servers_own_go_together(
+async def test_the_gateways_question_and_the_servers_own_go_together(
     client_era: str, server_era: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(server_era, log), policy=ASK) as stage:
-            client = await stage.client(client_era, ABLE)
-            result = await answering(client, "once", "elicit")
-            if client_era == MODERN:
-                ((key, question),) = result["inputRequests"].items()
-                assert question["params"]["message"] == "Who?"
-                answers = {key: {"action": "accept", "content": {"name": "x"}}}
-                result = await client.call("elicit", inputResponses=answers, requestState=result["requestState"])
-            assert '"action": "accept"' in words(result)
-            approvals = [one for one in await stage.runtime.runner.audited() if one["verb"] == "approve"]
-            assert len(approvals) == 1
-
-    run(main)
+    async with house(tmp_path, upstream(server_era, log), policy=ASK) as stage:
+        client = await stage.client(client_era, ABLE)
+        result = await answering(client, "once", "elicit")
+        if client_era == MODERN:
+            ((key, question),) = result["inputRequests"].items()
+            assert question["params"]["message"] == "Who?"
+            answers = {key: {"action": "accept", "content": {"name": "x"}}}
+            result = await client.call("elicit", inputResponses=answers, requestState=result["requestState"])
+        assert '"action": "accept"' in words(result)
+        approvals = [one for one in await stage.runtime.runner.audited() if one["verb"] == "approve"]
+        assert len(approvals) == 1
 
 
-def test_answers_reach_a_server_that_gives_no_state(tmp_path: Path) -> None:
+async def test_answers_reach_a_server_that_gives_no_state(tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(MODERN, log), policy=ASK) as stage:
-            client = await stage.client(MODERN, ABLE)
-            asking = await answering(client, "once", "forgetful")
-            assert list(asking["inputRequests"]) == ["k"]
-            answers = {"k": {"action": "accept", "content": {"name": "x"}}}
-            result = await client.call("forgetful", inputResponses=answers, requestState=asking["requestState"])
-            assert json.loads(words(result)) == answers
-            # Neither our question nor our answer was the server's business.
-            first, second = asked_of(log, "tools/call")
-            assert not {"requestState", "inputResponses"} & set(first["params"])
-            assert second["params"]["inputResponses"] == answers and "requestState" not in second["params"]
-
-    run(main)
+    async with house(tmp_path, upstream(MODERN, log), policy=ASK) as stage:
+        client = await stage.client(MODERN, ABLE)
+        asking = await answering(client, "once", "forgetful")
+        assert list(asking["inputRequests"]) == ["k"]
+        answers = {"k": {"action": "accept", "content": {"name": "x"}}}
+        result = await client.call("forgetful", inputResponses=answers, requestState=asking["requestState"])
+        assert json.loads(words(result)) == answers
+        # Neither our question nor our answer was the server's business.
+        first, second = asked_of(log, "tools/call")
+        assert not {"requestState", "inputResponses"} & set(first["params"])
+        assert second["params"]["inputResponses"] == answers and "requestState" not in second["params"]
 
 
 @pytest.mark.guarantee("a-yes-covers-what-was-said")
 @pytest.mark.parametrize("tool", ["elicit", "forgetful"])
-def test_a_yes_for_one_call_is_no_yes_for_the_next_however_it_is_worded(tool: str, tmp_path: Path) -> None:
+async def test_a_yes_for_one_call_is_no_yes_for_the_next_however_it_is_worded(tool: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(MODERN, log), policy=ASK) as stage:
-            client = await stage.client(MODERN, ABLE)
-            asking = await answering(client, "once", tool)
-            (key,) = asking["inputRequests"]
-            again = {
-                "inputResponses": {key: {"action": "accept", "content": {}}},
-                "requestState": asking["requestState"],
-            }
-            assert "accept" in words(await client.call(tool, **again))
-            for state in (again["requestState"], again["requestState"].partition("+")[0]):
-                replayed = await client.call(tool, **{**again, "requestState": state})
-                assert replayed["requestState"].startswith("pursuit-asked-"), "the person is asked again"
-        assert len(called(log)) == 2
-
-    run(main)
+    async with house(tmp_path, upstream(MODERN, log), policy=ASK) as stage:
+        client = await stage.client(MODERN, ABLE)
+        asking = await answering(client, "once", tool)
+        (key,) = asking["inputRequests"]
+        again = {
+            "inputResponses": {key: {"action": "accept", "content": {}}},
+            "requestState": asking["requestState"],
+        }
+        assert "accept" in words(await client.call(tool, **again))
+        for state in (again["requestState"], again["requestState"].partition("+")[0]):
+            replayed = await client.call(tool, **{**again, "requestState": state})
+            assert replayed["requestState"].startswith("pursuit-asked-"), "the person is asked again"
+    assert len(called(log)) == 2
 
 
 @pytest.mark.parametrize(("elicitation", "asked"), [({}, True), ({"form": {}}, True), ({"url": {}}, False)])
 @pytest.mark.parametrize("era", ERAS)
-def test_only_who_can_show_a_form_is_asked(era: str, elicitation: dict[str, Any], asked: bool, tmp_path: Path) -> None:
-    async def main() -> None:
-        async with house(tmp_path, upstream(era, tmp_path / "log"), policy=ASK) as stage:
-            client = await stage.client(era, {"elicitation": elicitation})
-            result = await answering(client, None, "echo")
-            assert bool(client.asked) == asked
-            assert "pursuit approve" in words(result)
+async def test_only_who_can_show_a_form_is_asked(
+    era: str, elicitation: dict[str, Any], asked: bool, tmp_path: Path
+) -> None:
+    async with house(tmp_path, upstream(era, tmp_path / "log"), policy=ASK) as stage:
+        client = await stage.client(era, {"elicitation": elicitation})
+        result = await answering(client, None, "echo")
+        assert bool(client.asked) == asked
+        assert "pursuit approve" in words(result)
 
-    run(main)
 
-
-def test_a_tool_that_is_not_listed_is_not_called_unless_everything_is_allowed(tmp_path: Path) -> None:
+async def test_a_tool_that_is_not_listed_is_not_called_unless_everything_is_allowed(tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
-            client = await stage.client(LEGACY)
-            answer = await client.request("tools/call", {"name": "hidden", "arguments": {}})
-            assert answer["error"]["code"] == -32602
-        assert called(log) == []
-
-    run(main)
+    async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+        client = await stage.client(LEGACY)
+        answer = await client.request("tools/call", {"name": "hidden", "arguments": {}})
+        assert answer["error"]["code"] == -32602
+    assert called(log) == []
 
 
-def test_a_disabled_tool_is_neither_listed_nor_called(tmp_path: Path) -> None:
+async def test_a_disabled_tool_is_neither_listed_nor_called(tmp_path: Path) -> None:
     log = tmp_path / "log"
-
-    async def main() -> None:
-        server = hostile(f"log={log}", disabled_tools=("echo",))
-        async with house(tmp_path, server) as stage:
-            client = await stage.client(LEGACY)
-            assert "echo" not in [tool["name"] for tool in await client.entries("tools/list", "tools")]
-            answer = await client.request("tools/call", {"name": "echo", "arguments": {}})
-            assert answer["error"]["code"] == -32602
-        assert called(log) == []
-
-    run(main)
+    server = hostile(f"log={log}", disabled_tools=("echo",))
+    async with house(tmp_path, server) as stage:
+        client = await stage.client(LEGACY)
+        assert "echo" not in [tool["name"] for tool in await client.entries("tools/list", "tools")]
+        answer = await client.request("tools/call", {"name": "echo", "arguments": {}})
+        assert answer["error"]["code"] == -32602
+    assert called(log) == []

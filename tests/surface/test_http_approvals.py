@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from engine_stage import events_of, mission, outcomes, play, repeat
+from engine_stage import events_of, mission, outcomes, repeat
 from front_door import House
 from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
 
@@ -115,14 +115,6 @@ async def serving(
             yield Desk(stage, runtime, tokens, operator, laptop)
 
 
-def on_stage(folder: Path, scene: Callable[[Desk], Awaitable[None]], **options: Any) -> None:
-    async def whole() -> None:
-        async with serving(folder, **options) as desk:
-            await scene(desk)
-
-    play(whole)
-
-
 def error(response: httpx2.Response) -> tuple[int, str]:
     """The status and the code of an error in the one shape that errors have."""
     document = response.json()
@@ -133,8 +125,8 @@ def error(response: httpx2.Response) -> tuple[int, str]:
     return response.status_code, document["code"]
 
 
-def test_a_question_is_seen_and_answered_and_the_mission_goes_on(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_question_is_seen_and_answered_and_the_mission_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as desk:
         assert (await desk.get()).json() == {"approvals": []}
         name, row = await desk.asked(text="\u00e9\u2028")
         other, second = await desk.asked(text="b")
@@ -162,12 +154,10 @@ def test_a_question_is_seen_and_answered_and_the_mission_goes_on(tmp_path: Path)
         ]
         assert error(await desk.say(row["approval_id"])) == (404, "approval_not_found")
 
-    on_stage(tmp_path, scene)
-
 
 @pytest.mark.parametrize("ask_clients", [False, True], ids=["open to this machine", "behind tokens"])
-def test_only_an_operators_token_comes_in(ask_clients: bool, tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_only_an_operators_token_comes_in(ask_clients: bool, tmp_path: Path) -> None:
+    async with serving(tmp_path, ask_clients=ask_clients) as desk:
         name, row = await desk.asked()
         one = row["approval_id"]
         for token in ("", "x", f"{desk.operator}x", desk.operator[:-1]):
@@ -187,11 +177,11 @@ def test_only_an_operators_token_comes_in(ask_clients: bool, tmp_path: Path) -> 
         assert (await desk.get(token="", Authorization=f"bearer {desk.operator}")).status_code == 200
         assert (await desk.say(one)).status_code == 200
 
-    on_stage(tmp_path, scene, ask_clients=ask_clients)
 
-
-def test_a_revoked_or_unreadable_token_is_refused_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_revoked_or_unreadable_token_is_refused_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as desk:
         sound = desk.tokens.path.read_bytes()
         for damage in (b"", b"{}", sound.replace(b"true", b'"yes"')):
             desk.tokens.path.write_bytes(damage)
@@ -203,14 +193,12 @@ def test_a_revoked_or_unreadable_token_is_refused_at_once(tmp_path: Path, caplog
         desk.tokens.path.write_bytes(sound)
         Tokens(desk.tokens.path).revoke("alice")
         assert error(await desk.get()) == (401, "unauthorized")
-
-    on_stage(tmp_path, scene)
     assert "every request is refused" in caplog.text
     assert "Traceback" not in caplog.text
 
 
-def test_the_mcp_endpoint_is_what_it_was_beside_the_routes(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_the_mcp_endpoint_is_what_it_was_beside_the_routes(tmp_path: Path) -> None:
+    async with serving(tmp_path, ask_clients=True) as desk:
         async with http() as wire:
             for path in ("/mcp", "/elsewhere", "/approvals/", "/approvals/a/b"):
                 answer = await wire.get(desk.url(path))
@@ -219,12 +207,10 @@ def test_the_mcp_endpoint_is_what_it_was_beside_the_routes(tmp_path: Path) -> No
             async with client(desk.stage.url, "2026-07-28", token) as session:
                 assert await whoami(session) == name
 
-    on_stage(tmp_path, scene, ask_clients=True)
-
 
 @pytest.mark.parametrize("ask_clients", [False, True], ids=["open to this machine", "behind tokens"])
-def test_a_page_of_another_origin_cannot_call_it(ask_clients: bool, tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_page_of_another_origin_cannot_call_it(ask_clients: bool, tmp_path: Path) -> None:
+    async with serving(tmp_path, ask_clients=ask_clients, allowed_hosts=["desk.example.com"]) as desk:
         name, row = await desk.asked()
         port = desk.stage.port
         wrong = [
@@ -255,11 +241,9 @@ def test_a_page_of_another_origin_cannot_call_it(ask_clients: bool, tmp_path: Pa
             mcp = await wire.post(desk.stage.url, json=INITIALIZE, headers={**HEADERS, "Origin": "http://evil.com"})
             assert mcp.status_code == 403
 
-    on_stage(tmp_path, scene, ask_clients=ask_clients, allowed_hosts=["desk.example.com"])
 
-
-def test_what_was_answered_is_a_conflict(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_what_was_answered_is_a_conflict(tmp_path: Path) -> None:
+    async with serving(tmp_path) as desk:
         name, row = await desk.asked()
         assert (await desk.say(row["approval_id"])).status_code == 200
         again = await desk.say(row["approval_id"], {"answer": "denied"})
@@ -268,12 +252,10 @@ def test_what_was_answered_is_a_conflict(tmp_path: Path) -> None:
         assert "by alice (http)" in again.json()["message"]
         assert await desk.words(name) == [("alice (http)", "once")]
 
-    on_stage(tmp_path, scene)
-
 
 @pytest.mark.parametrize("same", [False, True], ids=["another answer", "the same answer"])
-def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(same: bool, tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(same: bool, tmp_path: Path) -> None:
+    async with serving(tmp_path, kind=Racing) as desk:
         name, row = await desk.asked()
         bob = desk.tokens.make("bob", operator=True)
         found: dict[str, httpx2.Response] = {}
@@ -297,11 +279,9 @@ def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(same: boo
         refused = [line["who"] for line in await desk.runtime.runner.audited(name) if "refused" in line]
         assert refused == [second]
 
-    on_stage(tmp_path, scene, kind=Racing)
 
-
-def test_wrong_ids_are_told_apart(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_wrong_ids_are_told_apart(tmp_path: Path) -> None:
+    async with serving(tmp_path) as desk:
         assert error(await desk.say(NOBODYS)) == (404, "approval_not_found")
         for wrong in ("x", "approval-1", NOBODYS.upper(), "%00", "%F0%9F%98%80", "%ff", "a" * 5_000):
             assert error(await desk.say(wrong)) == (400, "invalid_argument"), wrong
@@ -313,11 +293,9 @@ def test_wrong_ids_are_told_apart(tmp_path: Path) -> None:
         faults = refused.json()["details"]["faults"]
         assert [fault["field"] for fault in faults] == ["mission", "limit", "session_id"]
 
-    on_stage(tmp_path, scene)
 
-
-def test_every_fault_of_a_body_is_told_at_once(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_every_fault_of_a_body_is_told_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as desk:
         name, row = await desk.asked()
         one = row["approval_id"]
         wrong: list[tuple[Any, list[str]]] = [
@@ -342,11 +320,9 @@ def test_every_fault_of_a_body_is_told_at_once(tmp_path: Path) -> None:
             assert error(await desk.say(one, said)) == (400, "malformed_json"), said[:40]
         assert await desk.words(name) == []
 
-    on_stage(tmp_path, scene)
 
-
-def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path: Path) -> None:
+    async with serving(tmp_path) as desk:
         name, row = await desk.asked()
         whole = json.dumps({"answer": "once"}).encode()
         assert error(await desk.say(row["approval_id"], whole.ljust(LARGEST_BODY + 1))) == (413, "too_large")
@@ -361,27 +337,24 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path:
         assert await desk.words(name) == []
         assert (await desk.say(row["approval_id"], whole.ljust(LARGEST_BODY))).status_code == 200
 
-    on_stage(tmp_path, scene)
+
+async def test_another_method_is_told_which_one_is_right(tmp_path: Path) -> None:
+    async with serving(tmp_path) as desk, http(desk.operator) as wire:
+        for method, path, right in (
+            ("POST", "/approvals", "GET"),
+            ("DELETE", "/approvals", "GET"),
+            ("DELETE", f"/approvals/{NOBODYS}", "GET, POST"),
+            ("PUT", f"/approvals/{NOBODYS}", "GET, POST"),
+        ):
+            answer = await wire.request(method, desk.url(path))
+            assert error(answer) == (405, "method_not_allowed")
+            assert answer.headers["allow"] == right
 
 
-def test_another_method_is_told_which_one_is_right(tmp_path: Path) -> None:
-    async def scene(desk: Desk) -> None:
-        async with http(desk.operator) as wire:
-            for method, path, right in (
-                ("POST", "/approvals", "GET"),
-                ("DELETE", "/approvals", "GET"),
-                ("DELETE", f"/approvals/{NOBODYS}", "GET, POST"),
-                ("PUT", f"/approvals/{NOBODYS}", "GET, POST"),
-            ):
-                answer = await wire.request(method, desk.url(path))
-                assert error(answer) == (405, "method_not_allowed")
-                assert answer.headers["allow"] == right
-
-    on_stage(tmp_path, scene)
-
-
-def test_a_caller_who_hangs_up_in_the_middle_leaves_no_trace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(desk: Desk) -> None:
+async def test_a_caller_who_hangs_up_in_the_middle_leaves_no_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as desk:
         name, row = await desk.asked()
         lines = [
             f"POST /approvals/{row['approval_id']} HTTP/1.1",
@@ -396,8 +369,6 @@ def test_a_caller_who_hangs_up_in_the_middle_leaves_no_trace(tmp_path: Path, cap
         await wire.aclose()
         assert (await desk.get()).json() == {"approvals": [row]}
         assert await desk.words(name) == []
-
-    on_stage(tmp_path, scene)
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 

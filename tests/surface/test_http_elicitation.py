@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from asker_stage import YES, asker
-from gateway_stage import LEGACY, hostile, house, run
+from gateway_stage import LEGACY, hostile, house
 from gateway_stage import Client as RawClient
 from http_stage import http
 from mcp import Client
@@ -82,107 +82,97 @@ def says_how(words: str, approval_id: str) -> bool:
 
 @pytest.mark.guarantee("no-approval-by-elicitation-over-http")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_of_missions_approves_nothing(era: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        tokens = Tokens.beside(tmp_path / "ledger.db")
-        token, asked = tokens.make("ann"), list[str]()
-        async with stage(tmp_path) as here, over_http(here.server, tokens) as url:
-            proposal = {"tool_calls": [{"tool_name": "write", "args": {"text": "a"}}]}
-            async with agent(url, era, token, asked) as client:
-                mission = {"directive": "Write", "criteria": [], "budget": {"max_iterations": 9}}
-                criteria = [{"criterion_id": "c", "kind": "event", "event_name": "never", "required": True}]
-                mission |= {"criteria": criteria, "tool_allowlist": ["world.*"], "stagnation_threshold": "off"}
-                started = (await client.call_tool("mission_start", mission)).structured_content
-                assert started is not None
-                name = started["session_id"]
-                waits = await client.call_tool("mission_iterate", {"session_id": name, "proposal": proposal})
-                assert waits.structured_content is not None and waits.structured_content["status"] == "waiting"
-                (row,) = waits.structured_content["pending_approvals"]
-                approval_id = row["approval_id"]
-                assert says_how(text(waits), approval_id)
-                assert says_how(text(await client.call_tool("mission_status", {"session_id": name})), approval_id)
+async def test_a_client_of_missions_approves_nothing(era: str, tmp_path: Path) -> None:
+    tokens = Tokens.beside(tmp_path / "ledger.db")
+    token, asked = tokens.make("ann"), list[str]()
+    async with stage(tmp_path) as here, over_http(here.server, tokens) as url:
+        proposal = {"tool_calls": [{"tool_name": "write", "args": {"text": "a"}}]}
+        async with agent(url, era, token, asked) as client:
+            mission = {"directive": "Write", "criteria": [], "budget": {"max_iterations": 9}}
+            criteria = [{"criterion_id": "c", "kind": "event", "event_name": "never", "required": True}]
+            mission |= {"criteria": criteria, "tool_allowlist": ["world.*"], "stagnation_threshold": "off"}
+            started = (await client.call_tool("mission_start", mission)).structured_content
+            assert started is not None
+            name = started["session_id"]
+            waits = await client.call_tool("mission_iterate", {"session_id": name, "proposal": proposal})
+            assert waits.structured_content is not None and waits.structured_content["status"] == "waiting"
+            (row,) = waits.structured_content["pending_approvals"]
+            approval_id = row["approval_id"]
+            assert says_how(text(waits), approval_id)
+            assert says_how(text(await client.call_tool("mission_status", {"session_id": name})), approval_id)
 
-                call = {"name": "mission_iterate", "arguments": {"session_id": name}}
-                said = {"mission": name, "who": "ann", "questions": [approval_id], "first": 0, "rounds": 1}
-                sealed = Signer.beside(tmp_path / "ledger.db").closed(said)
-                for able in (ABLE, {**ABLE, **TASKS}):
-                    answer = (await forged(url, call, approval_id, sealed, token=token, able=able))["result"]
-                    assert answer["structuredContent"]["code"] == "invalid_argument"
-                    assert says_how(answer["structuredContent"]["message"], approval_id)
-                assert (asked, here.world.done) == ([], [])
-
-                (row,) = await Approvals(here.runtime.runner).open(name)
-                await Approvals(here.runtime.runner).answer(row.approval_id, "once")
-                await client.call_tool("mission_iterate", {"session_id": name})
-                assert (asked, here.world.done) == ([], ["a"])
-
-    run(main)
-
-
-@pytest.mark.guarantee("no-approval-by-elicitation-over-http")
-@pytest.mark.parametrize("era", ERAS)
-def test_a_client_of_the_gateway_approves_nothing(era: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        tokens = Tokens.beside(tmp_path / "ledger.db")
-        token, asked = tokens.make("ann"), list[str]()
-        upstream = hostile("modern", "tidy", f"log={tmp_path / 'log'}")
-        async with (
-            house(tmp_path, upstream, policy=OperatorPolicy(mode="ask")) as here,
-            over_http(here.server, tokens, any_text=True) as url,
-            agent(url, era, token, asked) as client,
-        ):
-            desk = Approvals(here.runtime.runner)
-            refused = await client.call_tool("elicit", {})
-            (row,) = await desk.open()
-            approval_id = row.approval_id
-            assert refused.is_error and says_how(text(refused), approval_id)
-
+            call = {"name": "mission_iterate", "arguments": {"session_id": name}}
+            said = {"mission": name, "who": "ann", "questions": [approval_id], "first": 0, "rounds": 1}
+            sealed = Signer.beside(tmp_path / "ledger.db").closed(said)
             for able in (ABLE, {**ABLE, **TASKS}):
-                call, state = {"name": "elicit", "arguments": {}}, f"pursuit-asked-{approval_id}"
-                answer = (await forged(url, call, approval_id, state, token=token, able=able))["result"]
-                assert answer["isError"] and says_how(answer["content"][0]["text"], approval_id)
-            assert asked == [] and (await desk.open()) == [row]
-            assert "tools/call" not in (tmp_path / "log").read_text()
+                answer = (await forged(url, call, approval_id, sealed, token=token, able=able))["result"]
+                assert answer["structuredContent"]["code"] == "invalid_argument"
+                assert says_how(answer["structuredContent"]["message"], approval_id)
+            assert (asked, here.world.done) == ([], [])
 
-            # The operator's yes passes the call, and what the server itself asks reaches the client.
-            await desk.answer(approval_id, "once")
-            assert not (await client.call_tool("elicit", {})).is_error
-            assert asked == ["Who?"]
-
-    run(main)
+            (row,) = await Approvals(here.runtime.runner).open(name)
+            await Approvals(here.runtime.runner).answer(row.approval_id, "once")
+            await client.call_tool("mission_iterate", {"session_id": name})
+            assert (asked, here.world.done) == ([], ["a"])
 
 
 @pytest.mark.guarantee("no-approval-by-elicitation-over-http")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_client_of_a_problem_approves_nothing(era: str, tmp_path: Path) -> None:
+async def test_a_client_of_the_gateway_approves_nothing(era: str, tmp_path: Path) -> None:
+    tokens = Tokens.beside(tmp_path / "ledger.db")
+    token, asked = tokens.make("ann"), list[str]()
+    upstream = hostile("modern", "tidy", f"log={tmp_path / 'log'}")
+    async with (
+        house(tmp_path, upstream, policy=OperatorPolicy(mode="ask")) as here,
+        over_http(here.server, tokens, any_text=True) as url,
+        agent(url, era, token, asked) as client,
+    ):
+        desk = Approvals(here.runtime.runner)
+        refused = await client.call_tool("elicit", {})
+        (row,) = await desk.open()
+        approval_id = row.approval_id
+        assert refused.is_error and says_how(text(refused), approval_id)
+
+        for able in (ABLE, {**ABLE, **TASKS}):
+            call, state = {"name": "elicit", "arguments": {}}, f"pursuit-asked-{approval_id}"
+            answer = (await forged(url, call, approval_id, state, token=token, able=able))["result"]
+            assert answer["isError"] and says_how(answer["content"][0]["text"], approval_id)
+        assert asked == [] and (await desk.open()) == [row]
+        assert "tools/call" not in (tmp_path / "log").read_text()
+
+        # The operator's yes passes the call, and what the server itself asks reaches the client.
+        await desk.answer(approval_id, "once")
+        assert not (await client.call_tool("elicit", {})).is_error
+        assert asked == ["Who?"]
+
+
+@pytest.mark.guarantee("no-approval-by-elicitation-over-http")
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_of_a_problem_approves_nothing(era: str, tmp_path: Path) -> None:
     one, asked = asker(tmp_path, "modern"), list[str]()
+    async with (
+        serving(one, tmp_path, mode="ask", attempt_id="attempt-1") as url,
+        agent(url, era, None, asked) as client,
+        Runtime(state=tmp_path / "ledger.db") as runtime,
+    ):
+        desk = Approvals(runtime.runner)
+        refused = await client.call_tool("probe", {"x": 1})
+        (row,) = await desk.open()
+        assert refused.is_error and says_how(text(refused), row.approval_id)
+        refused = await client.call_tool("submit_final", {"x": 3})
+        (row,) = [one for one in await desk.open() if one.tool.endswith("submit_final")]
+        approval_id = row.approval_id
+        assert refused.is_error and says_how(text(refused), approval_id)
+        call = {"name": "submit_final", "arguments": {"x": 3}}
+        answer = await forged(url, call, approval_id, f"pursuit-asked-{approval_id}", able=ABLE)
+        assert answer["result"]["isError"], answer
+        assert asked == [] and not (tmp_path / "log").exists(), "nothing was called"
 
-    async def main() -> None:
-        async with (
-            serving(one, tmp_path, mode="ask", attempt_id="attempt-1") as url,
-            agent(url, era, None, asked) as client,
-            Runtime(state=tmp_path / "ledger.db") as runtime,
-        ):
-            desk = Approvals(runtime.runner)
-            refused = await client.call_tool("probe", {"x": 1})
-            (row,) = await desk.open()
-            assert refused.is_error and says_how(text(refused), row.approval_id)
-            refused = await client.call_tool("submit_final", {"x": 3})
-            (row,) = [one for one in await desk.open() if one.tool.endswith("submit_final")]
-            approval_id = row.approval_id
-            assert refused.is_error and says_how(text(refused), approval_id)
-            call = {"name": "submit_final", "arguments": {"x": 3}}
-            answer = await forged(url, call, approval_id, f"pursuit-asked-{approval_id}", able=ABLE)
-            assert answer["result"]["isError"], answer
-            assert asked == [] and not (tmp_path / "log").exists(), "nothing was called"
-
-            await desk.answer(approval_id, "once")
-            assert not (await client.call_tool("submit_final", {"x": 3})).is_error
-            assert len(asked) == 1, "the server's own question"
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and state.scored.solved
-
-    run(main)
+        await desk.answer(approval_id, "once")
+        assert not (await client.call_tool("submit_final", {"x": 3})).is_error
+        assert len(asked) == 1, "the server's own question"
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and state.scored.solved
 
 
 @asynccontextmanager
@@ -210,30 +200,29 @@ async def raw_client(url: str) -> AsyncIterator[RawClient]:
 
 @pytest.mark.guarantee("no-approval-by-elicitation-over-http")
 @pytest.mark.parametrize("era", GENERATIONS)
-def test_the_question_of_a_task_that_was_begun_over_stdio_is_not_answered_over_http(era: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        # Without tokens all of this machine's clients are one requestor, so this task is the HTTP client's own, too.
-        async with stage(tmp_path) as here, over_http(here.server) as url:
-            local = await here.client(FIRST, elicits=True)
-            task_id = await local.begin_work("write", text="a")
-            await local.until_status(task_id, "input_required")
-            (row,) = await Approvals(here.runtime.runner).open()
-            if era == SECOND:
-                ask = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
-                shown = await ask(partial(post, url, "tasks/get", {"taskId": task_id}))
-                assert (shown["result"]["status"], shown["result"]["inputRequests"]) == ("input_required", {})
-                said = {"taskId": task_id, "inputResponses": {row.approval_id: ACCEPT}}
-                assert "result" in await ask(partial(post, url, "tasks/update", said))
-                assert here.world.done == [] and await Approvals(here.runtime.runner).open() == [row]
-                other = await here.client(SECOND)
-                await other.result("tasks/update", said)
-                await other.until_status(task_id)
-            else:
-                async with raw_client(url) as remote:
-                    waiting = await remote.begin("tasks/result", {"taskId": task_id})
-                    await remote.result("ping")
-                    await Approvals(here.runtime.runner).answer(row.approval_id, "once")
-                    assert "result" in await remote.ended(waiting) and remote.asked == []
-            assert here.world.done == ["a"]
-
-    run(main)
+async def test_the_question_of_a_task_that_was_begun_over_stdio_is_not_answered_over_http(
+    era: str, tmp_path: Path
+) -> None:
+    # Without tokens all of this machine's clients are one requestor, so this task is the HTTP client's own, too.
+    async with stage(tmp_path) as here, over_http(here.server) as url:
+        local = await here.client(FIRST, elicits=True)
+        task_id = await local.begin_work("write", text="a")
+        await local.until_status(task_id, "input_required")
+        (row,) = await Approvals(here.runtime.runner).open()
+        if era == SECOND:
+            ask = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
+            shown = await ask(partial(post, url, "tasks/get", {"taskId": task_id}))
+            assert (shown["result"]["status"], shown["result"]["inputRequests"]) == ("input_required", {})
+            said = {"taskId": task_id, "inputResponses": {row.approval_id: ACCEPT}}
+            assert "result" in await ask(partial(post, url, "tasks/update", said))
+            assert here.world.done == [] and await Approvals(here.runtime.runner).open() == [row]
+            other = await here.client(SECOND)
+            await other.result("tasks/update", said)
+            await other.until_status(task_id)
+        else:
+            async with raw_client(url) as remote:
+                waiting = await remote.begin("tasks/result", {"taskId": task_id})
+                await remote.result("ping")
+                await Approvals(here.runtime.runner).answer(row.approval_id, "once")
+                assert "result" in await remote.ended(waiting) and remote.asked == []
+        assert here.world.done == ["a"]

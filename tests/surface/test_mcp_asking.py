@@ -62,136 +62,114 @@ def proposing(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_person_behind_the_client_answers_in_the_middle_of_a_call(tmp_path: Path, era: Any) -> None:
+async def test_the_person_behind_the_client_answers_in_the_middle_of_a_call(tmp_path: Path, era: Any) -> None:
     world = World()
-
-    async def main() -> None:
-        async with Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime:
-            answers = (yes("once"), ElicitResult(action="decline"), yes("arguments"))
-            async with (
-                mission_server(runtime) as server,
-                Client(server, mode=era, elicitation_callback=world.answering(*answers)) as client,
-            ):
-                name = await _begin(client)
-                first = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
-                assert first.structured_content is not None
-                assert [row["iteration_index"] for row in first.structured_content["iterations"]] == [0]
-                assert world.done == ["a"] and len(world.asked) == 1 and '"a"' in world.asked[0]
-                await client.call_tool("mission_iterate", {"session_id": name, **proposing("b")})
-                assert world.done == ["a"], "declined"
-                for _ in range(2):
-                    await client.call_tool("mission_iterate", {"session_id": name, **proposing("c")})
-                assert world.done == ["a", "c", "c"] and len(world.asked) == 3
-                lines = await runtime.runner.audited(name)
-                assert [line["transport"] for line in lines if line["verb"] in ("approve", "deny")] == [
-                    "elicitation"
-                ] * 3
-
-    anyio.run(main)
+    async with Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime:
+        answers = (yes("once"), ElicitResult(action="decline"), yes("arguments"))
+        async with (
+            mission_server(runtime) as server,
+            Client(server, mode=era, elicitation_callback=world.answering(*answers)) as client,
+        ):
+            name = await _begin(client)
+            first = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
+            assert first.structured_content is not None
+            assert [row["iteration_index"] for row in first.structured_content["iterations"]] == [0]
+            assert world.done == ["a"] and len(world.asked) == 1 and '"a"' in world.asked[0]
+            await client.call_tool("mission_iterate", {"session_id": name, **proposing("b")})
+            assert world.done == ["a"], "declined"
+            for _ in range(2):
+                await client.call_tool("mission_iterate", {"session_id": name, **proposing("c")})
+            assert world.done == ["a", "c", "c"] and len(world.asked) == 3
+            lines = await runtime.runner.audited(name)
+            assert [line["transport"] for line in lines if line["verb"] in ("approve", "deny")] == ["elicitation"] * 3
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_run_of_several_iterations_goes_on_after_each_answer(tmp_path: Path, era: Any) -> None:
+async def test_a_run_of_several_iterations_goes_on_after_each_answer(tmp_path: Path, era: Any) -> None:
     world = World()
-
-    async def main() -> None:
-        async with (
-            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
-            mission_server(runtime) as server,
-        ):
-            answering = world.answering(*[yes("once")] * 3)
-            async with Client(server, mode=era, elicitation_callback=answering) as client:
-                repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
-                name = await _begin(client, proposer=repeat)
-                asked = {"session_id": name, "max_iterations_this_call": 3}
-                answer = await client.call_tool("mission_iterate", asked)
-                assert answer.structured_content is not None and not answer.is_error, answer
-                assert world.done == ["r", "r", "r"]
-                status = await client.call_tool("mission_status", {"session_id": name})
-                assert status.structured_content is not None
-                assert status.structured_content["iteration_count"] == 3
-
-    anyio.run(main)
+    async with (
+        Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+        mission_server(runtime) as server,
+    ):
+        answering = world.answering(*[yes("once")] * 3)
+        async with Client(server, mode=era, elicitation_callback=answering) as client:
+            repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
+            name = await _begin(client, proposer=repeat)
+            asked = {"session_id": name, "max_iterations_this_call": 3}
+            answer = await client.call_tool("mission_iterate", asked)
+            assert answer.structured_content is not None and not answer.is_error, answer
+            assert world.done == ["r", "r", "r"]
+            status = await client.call_tool("mission_status", {"session_id": name})
+            assert status.structured_content is not None
+            assert status.structured_content["iteration_count"] == 3
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_path: Path, era: Any) -> None:
+async def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_path: Path, era: Any) -> None:
     world = World()
-
-    async def main() -> None:
-        async with (
-            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
-            mission_server(runtime) as server,
-        ):
-            async with Client(server, mode=era) as client:
-                name = await _begin(client)
-                answer = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
-                assert answer.structured_content is not None
-                assert (answer.structured_content["status"], world.done) == ("waiting", [])
-                status = await client.call_tool("mission_status", {"session_id": name})
-                assert status.structured_content is not None
-                assert len(status.structured_content["pending_approvals"]) == 1
-            dismissed = world.answering(*[ElicitResult(action="cancel")] * 20)
-            async with Client(server, mode=era, elicitation_callback=dismissed) as client:
-                with anyio.fail_after(60):
-                    await client.call_tool("mission_iterate", {"session_id": name})
-            (row,) = await Approvals(runtime.runner).open(name)
-            await Approvals(runtime.runner).answer(row.approval_id, "once")
-            async with Client(server, mode=era) as client:
-                answer = await client.call_tool("mission_iterate", {"session_id": name})
-                assert answer.structured_content is not None
-                assert len(answer.structured_content["iterations"]) == 1
-            assert world.done == ["a"]
-
-    anyio.run(main)
+    async with (
+        Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+        mission_server(runtime) as server,
+    ):
+        async with Client(server, mode=era) as client:
+            name = await _begin(client)
+            answer = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
+            assert answer.structured_content is not None
+            assert (answer.structured_content["status"], world.done) == ("waiting", [])
+            status = await client.call_tool("mission_status", {"session_id": name})
+            assert status.structured_content is not None
+            assert len(status.structured_content["pending_approvals"]) == 1
+        dismissed = world.answering(*[ElicitResult(action="cancel")] * 20)
+        async with Client(server, mode=era, elicitation_callback=dismissed) as client:
+            with anyio.fail_after(60):
+                await client.call_tool("mission_iterate", {"session_id": name})
+        (row,) = await Approvals(runtime.runner).open(name)
+        await Approvals(runtime.runner).answer(row.approval_id, "once")
+        async with Client(server, mode=era) as client:
+            answer = await client.call_tool("mission_iterate", {"session_id": name})
+            assert answer.structured_content is not None
+            assert len(answer.structured_content["iterations"]) == 1
+        assert world.done == ["a"]
 
 
 @pytest.mark.guarantee("only-who-was-asked-answers")
 @pytest.mark.parametrize("era", ERAS)
-def test_nobody_answers_a_question_that_it_was_not_asked(tmp_path: Path, era: Any) -> None:
+async def test_nobody_answers_a_question_that_it_was_not_asked(tmp_path: Path, era: Any) -> None:
     world = World()
-
-    async def main() -> None:
-        async with (
-            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
-            mission_server(runtime) as server,
-            Client(server, mode=era) as client,
-        ):
-            victim, own = await _begin(client), await _begin(client)
-            for name in (victim, own):
-                await client.call_tool("mission_iterate", {"session_id": name, **proposing(name)})
-            desk = Approvals(runtime.runner)
-            ids = {name: (await desk.open(name))[0].approval_id for name in (victim, own)}
-            answer = {"action": "accept", "content": {"answer": "mission"}}
-            for target, state in [(victim, None), (own, None), (own, "1"), (own, "bm8.bm8")]:
-                params: dict[str, Any] = {
-                    "name": "mission_iterate",
-                    "arguments": {"session_id": own},
-                    "inputResponses": {ids[target]: answer},
-                    **({} if state is None else {"requestState": state}),
-                }
-                request: Any = CallToolRequest(params=CallToolRequestParams.model_validate(params))
-                with suppress(MCPError):
-                    await client.session.send_request(request, CallToolResult)
-            assert world.done == []
-            assert {row.stream for row in await desk.open()} == {victim, own}
-
-    anyio.run(main)
+    async with (
+        Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+        mission_server(runtime) as server,
+        Client(server, mode=era) as client,
+    ):
+        victim, own = await _begin(client), await _begin(client)
+        for name in (victim, own):
+            await client.call_tool("mission_iterate", {"session_id": name, **proposing(name)})
+        desk = Approvals(runtime.runner)
+        ids = {name: (await desk.open(name))[0].approval_id for name in (victim, own)}
+        answer = {"action": "accept", "content": {"answer": "mission"}}
+        for target, state in [(victim, None), (own, None), (own, "1"), (own, "bm8.bm8")]:
+            params: dict[str, Any] = {
+                "name": "mission_iterate",
+                "arguments": {"session_id": own},
+                "inputResponses": {ids[target]: answer},
+                **({} if state is None else {"requestState": state}),
+            }
+            request: Any = CallToolRequest(params=CallToolRequestParams.model_validate(params))
+            with suppress(MCPError):
+                await client.session.send_request(request, CallToolResult)
+        assert world.done == []
+        assert {row.stream for row in await desk.open()} == {victim, own}
 
 
-def test_a_call_with_several_questions_tells_all_its_iterations(tmp_path: Path) -> None:
+async def test_a_call_with_several_questions_tells_all_its_iterations(tmp_path: Path) -> None:
     world = World()
-
-    async def main() -> None:
-        async with (
-            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
-            mission_server(runtime) as server,
-            Client(server, mode="2026-07-28", elicitation_callback=world.answering(*[yes("once")] * 3)) as client,
-        ):
-            repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
-            name = await _begin(client, proposer=repeat)
-            answer = await client.call_tool("mission_iterate", {"session_id": name, "max_iterations_this_call": 3})
-            assert answer.structured_content is not None
-            assert [row["iteration_index"] for row in answer.structured_content["iterations"]] == [0, 1, 2]
-
-    anyio.run(main)
+    async with (
+        Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+        mission_server(runtime) as server,
+        Client(server, mode="2026-07-28", elicitation_callback=world.answering(*[yes("once")] * 3)) as client,
+    ):
+        repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
+        name = await _begin(client, proposer=repeat)
+        answer = await client.call_tool("mission_iterate", {"session_id": name, "max_iterations_this_call": 3})
+        assert answer.structured_content is not None
+        assert [row["iteration_index"] for row in answer.structured_content["iterations"]] == [0, 1, 2]

@@ -66,46 +66,40 @@ async def served(folder: Path, era: str, **more: Any) -> AsyncIterator[tuple[Run
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_command_is_declared_truly_and_answers_as_declared(era: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with served(tmp_path, era) as (_, client):
-            declared = {tool.name: tool for tool in (await client.list_tools()).tools}
-            count, look = declared["count"], declared["look"]
-            assert count.input_schema["required"] == ["units"] and (count.description or "").startswith("Counts.")
-            assert count.annotations is not None and look.annotations is not None
-            assert (count.annotations.read_only_hint, count.annotations.destructive_hint) == (False, True)
-            assert (look.annotations.read_only_hint, look.annotations.destructive_hint) == (True, False)
-            for arguments, failed in (({"units": 2}, False), ({"units": 1, "code": 3}, True)):
-                answer = await client.call_tool("count", arguments)
-                assert answer.is_error is failed and count.output_schema is not None
-                jsonschema.validate(answer.structured_content, count.output_schema)
-            body = answer.structured_content or {}
-            assert (body["exit_code"], body["stderr_tail"], body["disclaimer"]) == (3, ["oops ***"], "Only counting.")
-
-    anyio.run(scene)
+async def test_a_command_is_declared_truly_and_answers_as_declared(era: str, tmp_path: Path) -> None:
+    async with served(tmp_path, era) as (_, client):
+        declared = {tool.name: tool for tool in (await client.list_tools()).tools}
+        count, look = declared["count"], declared["look"]
+        assert count.input_schema["required"] == ["units"] and (count.description or "").startswith("Counts.")
+        assert count.annotations is not None and look.annotations is not None
+        assert (count.annotations.read_only_hint, count.annotations.destructive_hint) == (False, True)
+        assert (look.annotations.read_only_hint, look.annotations.destructive_hint) == (True, False)
+        for arguments, failed in (({"units": 2}, False), ({"units": 1, "code": 3}, True)):
+            answer = await client.call_tool("count", arguments)
+            assert answer.is_error is failed and count.output_schema is not None
+            jsonschema.validate(answer.structured_content, count.output_schema)
+        body = answer.structured_content or {}
+        assert (body["exit_code"], body["stderr_tail"], body["disclaimer"]) == (3, ["oops ***"], "Only counting.")
 
 
-def test_lines_of_stderr_are_log_messages_until_the_client_wants_less(tmp_path: Path) -> None:
+async def test_lines_of_stderr_are_log_messages_until_the_client_wants_less(tmp_path: Path) -> None:
     heard: list[Any] = []
 
     async def hear(params: Any) -> None:
         heard.append((params.level, params.logger, params.data))
 
-    async def scene() -> None:
-        (tmp_path / "pursuit.toml").write_text(CONFIG, encoding="utf-8")
-        here = Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml")
-        async with (
-            here as runtime,
-            mission_server(runtime) as server,
-            Client(server, mode="legacy", logging_callback=hear) as client,
-        ):
-            await client.call_tool("count", {"units": 1})
-            assert heard == [("info", "count", "oops ***")]
-            await client.session.send_request(*_set_level("warning"))
-            await client.call_tool("count", {"units": 1})
-            assert len(heard) == 1
-
-    anyio.run(scene)
+    (tmp_path / "pursuit.toml").write_text(CONFIG, encoding="utf-8")
+    here = Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml")
+    async with (
+        here as runtime,
+        mission_server(runtime) as server,
+        Client(server, mode="legacy", logging_callback=hear) as client,
+    ):
+        await client.call_tool("count", {"units": 1})
+        assert heard == [("info", "count", "oops ***")]
+        await client.session.send_request(*_set_level("warning"))
+        await client.call_tool("count", {"units": 1})
+        assert len(heard) == 1
 
 
 def _set_level(level: Any) -> Any:
@@ -115,39 +109,33 @@ def _set_level(level: Any) -> Any:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_policy_holds_for_commands(era: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with served(tmp_path, era) as (runtime, client):
-            for name, code in (("denied", "policy_denied"), ("asked", "approval_needed")):
-                answer = await client.call_tool(name, {})
-                assert answer.is_error and (answer.structured_content or {})["code"] == code
-            assert (await runtime.tasks.list())["tasks"] == []
-        async with served(tmp_path, era, mode="never") as (runtime, client):
-            assert (await client.call_tool("count", {"units": 1})).is_error  # whatever would be asked is denied
-            assert not (await client.call_tool("look", {})).is_error
-
-    anyio.run(scene)
+async def test_policy_holds_for_commands(era: str, tmp_path: Path) -> None:
+    async with served(tmp_path, era) as (runtime, client):
+        for name, code in (("denied", "policy_denied"), ("asked", "approval_needed")):
+            answer = await client.call_tool(name, {})
+            assert answer.is_error and (answer.structured_content or {})["code"] == code
+        assert (await runtime.tasks.list())["tasks"] == []
+    async with served(tmp_path, era, mode="never") as (runtime, client):
+        assert (await client.call_tool("count", {"units": 1})).is_error  # whatever would be asked is denied
+        assert not (await client.call_tool("look", {})).is_error
 
 
 @pytest.mark.guarantee("tasks-are-their-requestors-own")
-def test_somebody_elses_task_is_as_unknown_as_none(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with served(tmp_path, "legacy") as (runtime, _):
-            mine = await runtime.tasks.call("count", {"units": 1}, caller=_client("anna"))
-            await runtime.tasks.wait(mine.task_id)
-            assert mine.requestor == "token:anna"
-            async with mission_server(runtime) as server:
-                for name, sees in (("anna", True), ("bert", False), (None, False)):
-                    with _Shown(name):
-                        async with Client(server, mode="2026-07-28") as client:
-                            listed = (await client.call_tool("task_status", {})).structured_content or {}
-                            assert bool(listed["tasks"]) is sees
-                            for tool in ("task_status", "task_tail", "task_cancel", "task_wait"):
-                                answer = await client.call_tool(tool, {"task_id": mine.task_id})
-                                assert answer.is_error is not sees, (name, tool)
-                                assert sees or (answer.structured_content or {})["code"] == "task_not_found"
-
-    anyio.run(scene)
+async def test_somebody_elses_task_is_as_unknown_as_none(tmp_path: Path) -> None:
+    async with served(tmp_path, "legacy") as (runtime, _):
+        mine = await runtime.tasks.call("count", {"units": 1}, caller=_client("anna"))
+        await runtime.tasks.wait(mine.task_id)
+        assert mine.requestor == "token:anna"
+        async with mission_server(runtime) as server:
+            for name, sees in (("anna", True), ("bert", False), (None, False)):
+                with _Shown(name):
+                    async with Client(server, mode="2026-07-28") as client:
+                        listed = (await client.call_tool("task_status", {})).structured_content or {}
+                        assert bool(listed["tasks"]) is sees
+                        for tool in ("task_status", "task_tail", "task_cancel", "task_wait"):
+                            answer = await client.call_tool(tool, {"task_id": mine.task_id})
+                            assert answer.is_error is not sees, (name, tool)
+                            assert sees or (answer.structured_content or {})["code"] == "task_not_found"
 
 
 def _client(name: str) -> Caller:
@@ -174,61 +162,55 @@ def test_who_belongs_to_whom() -> None:
     assert requestor_of(Caller(who="anna", transport="stdio")) == requestor_of(Caller()) == "local"
 
 
-def test_a_mission_calls_a_command_under_policy(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with served(tmp_path, "legacy", mode="auto") as (runtime, _):
-            wanted = mission(
-                directive="Count",
-                criteria=[succeeded("commands.count")],
-                budget=Budget(max_iterations=2),
-                tool_allowlist=["commands.count"],
-                proposer={"kind": "repeat", "tool_name": "commands.count", "args": {"units": 2}},
-            )
-            started = await runtime.runner.start(wanted)
-            with anyio.fail_after(60):
-                while not (state := await runtime.runner.run(started.session_id)).terminal:
-                    assert state.waiting_for == "task"
-                    (task,) = (await runtime.tasks.list())["tasks"]
-                    await runtime.tasks.wait(task["task_id"])
-            assert state.status == "completed"
-            (task,) = (await runtime.tasks.list())["tasks"]
-            assert (task["title"], task["status"], task["units_done"]) == ("commands.count", "completed", 2)
-            more = {"criteria": [succeeded("x")], "tool_allowlist": ["task_*"]}
-            with pytest.raises(ValidationFailed) as refused:
-                await runtime.runner.start(mission(directive="x", budget=Budget(max_iterations=1), **more))
-            assert any("task_*" in fault.reason for fault in refused.value.faults)
-
-    anyio.run(scene)
+async def test_a_mission_calls_a_command_under_policy(tmp_path: Path) -> None:
+    async with served(tmp_path, "legacy", mode="auto") as (runtime, _):
+        wanted = mission(
+            directive="Count",
+            criteria=[succeeded("commands.count")],
+            budget=Budget(max_iterations=2),
+            tool_allowlist=["commands.count"],
+            proposer={"kind": "repeat", "tool_name": "commands.count", "args": {"units": 2}},
+        )
+        started = await runtime.runner.start(wanted)
+        with anyio.fail_after(60):
+            while not (state := await runtime.runner.run(started.session_id)).terminal:
+                assert state.waiting_for == "task"
+                (task,) = (await runtime.tasks.list())["tasks"]
+                await runtime.tasks.wait(task["task_id"])
+        assert state.status == "completed"
+        (task,) = (await runtime.tasks.list())["tasks"]
+        assert (task["title"], task["status"], task["units_done"]) == ("commands.count", "completed", 2)
+        more = {"criteria": [succeeded("x")], "tool_allowlist": ["task_*"]}
+        with pytest.raises(ValidationFailed) as refused:
+            await runtime.runner.start(mission(directive="x", budget=Budget(max_iterations=1), **more))
+        assert any("task_*" in fault.reason for fault in refused.value.faults)
 
 
 @pytest.mark.parametrize("era", GENERATIONS)
-def test_as_a_task_a_command_goes_on_without_its_client(era: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        (tmp_path / "pursuit.toml").write_text(CONFIG, encoding="utf-8")
-        here = Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml")
-        async with here as runtime, mission_server(runtime) as server, anyio.create_task_group() as tasks:
-            stage = Stage(runtime, server, World(), tasks)
-            client = await stage.client(era)
-            asked = {} if era == SECOND else {"task": {}}
-            counted = client.task(await client.call("count", {"units": 2, "code": 3}, **asked))["taskId"]
-            ended = await client.until_status(counted)
-            assert ended["status"] == ("completed" if era == SECOND else "failed")  # a result with isError
-            result = ended["result"] if era == SECOND else await client.result("tasks/result", {"taskId": counted})
-            assert result["isError"] and result["structuredContent"]["exit_code"] == 3
-            state = await runtime.tasks.get(counted)
-            assert (state.kind, state.done, state.total) == ("process", 2, 2)
+async def test_as_a_task_a_command_goes_on_without_its_client(era: str, tmp_path: Path) -> None:
+    (tmp_path / "pursuit.toml").write_text(CONFIG, encoding="utf-8")
+    here = Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml")
+    async with here as runtime, mission_server(runtime) as server, anyio.create_task_group() as tasks:
+        stage = Stage(runtime, server, World(), tasks)
+        client = await stage.client(era)
+        asked = {} if era == SECOND else {"task": {}}
+        counted = client.task(await client.call("count", {"units": 2, "code": 3}, **asked))["taskId"]
+        ended = await client.until_status(counted)
+        assert ended["status"] == ("completed" if era == SECOND else "failed")  # a result with isError
+        result = ended["result"] if era == SECOND else await client.result("tasks/result", {"taskId": counted})
+        assert result["isError"] and result["structuredContent"]["exit_code"] == 3
+        state = await runtime.tasks.get(counted)
+        assert (state.kind, state.done, state.total) == ("process", 2, 2)
 
-            lingers = client.task(await client.call("linger", {}, **asked))["taskId"]
-            await client.leave()
-            other = await stage.client(era)
-            assert (await other.get(lingers))["status"] == "working"
-            await other.result("tasks/cancel", {"taskId": lingers})
-            assert (await other.until_status(lingers))["status"] == "cancelled"
-            verbs = [line["verb"] for line in await runtime.runner.audited()]
-            assert verbs.count("task run") == 2
-            tasks.cancel_scope.cancel()
-
-    anyio.run(scene)
+        lingers = client.task(await client.call("linger", {}, **asked))["taskId"]
+        await client.leave()
+        other = await stage.client(era)
+        assert (await other.get(lingers))["status"] == "working"
+        await other.result("tasks/cancel", {"taskId": lingers})
+        assert (await other.until_status(lingers))["status"] == "cancelled"
+        verbs = [line["verb"] for line in await runtime.runner.audited()]
+        assert verbs.count("task run") == 2
+        tasks.cancel_scope.cancel()
 
 
 def test_progress_only_rises() -> None:
@@ -238,15 +220,12 @@ def test_progress_only_rises() -> None:
     assert told[0] == 0 and told[3] == 1 and told[5] == 3 and told[-1] < 4
 
 
-def test_progress_never_exceeds_its_total(tmp_path: Path) -> None:
+async def test_progress_never_exceeds_its_total(tmp_path: Path) -> None:
     told: list[tuple[float, float | None]] = []
 
     async def hear(done: float, total: float | None, _message: str | None) -> None:
         told.append((done, total))
 
-    async def scene() -> None:
-        async with served(tmp_path, "legacy") as (_, client):
-            await client.call_tool("past", {}, progress_callback=hear)
-
-    anyio.run(scene)
+    async with served(tmp_path, "legacy") as (_, client):
+        await client.call_tool("past", {}, progress_callback=hear)
     assert told[-1][0] >= 1 and all(total is None or done <= total for done, total in told), told

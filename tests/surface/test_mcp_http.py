@@ -35,28 +35,22 @@ async def post(stage: Stage, token: str | None = None, **headers: str) -> httpx2
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_without_tokens_anybody_on_this_machine_is_served(era: str) -> None:
-    async def main() -> None:
-        stage = Stage()
-        async with stage.serving(), client(stage.url, era) as session:
-            assert await whoami(session) == "nobody"
-        assert stage.left
-
-    anyio.run(main)
+async def test_without_tokens_anybody_on_this_machine_is_served(era: str) -> None:
+    stage = Stage()
+    async with stage.serving(), client(stage.url, era) as session:
+        assert await whoami(session) == "nobody"
+    assert stage.left
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_handler_sees_the_name_of_the_token(era: str, tokens: Tokens) -> None:
-    async def main() -> None:
-        stage = Stage()
-        first, second = tokens.make("laptop"), tokens.make("ci")
-        async with stage.serving(tokens), client(stage.url, era, first) as session:
-            assert await whoami(session) == "laptop"
-            async with client(stage.url, era, second) as other:
-                assert await whoami(other) == "ci"
-            assert await whoami(session) == "laptop"
-
-    anyio.run(main)
+async def test_a_handler_sees_the_name_of_the_token(era: str, tokens: Tokens) -> None:
+    stage = Stage()
+    first, second = tokens.make("laptop"), tokens.make("ci")
+    async with stage.serving(tokens), client(stage.url, era, first) as session:
+        assert await whoami(session) == "laptop"
+        async with client(stage.url, era, second) as other:
+            assert await whoami(other) == "ci"
+        assert await whoami(session) == "laptop"
 
 
 GOOD_HOSTS = ["127.0.0.1:{port}", "localhost:{port}", "[::1]:{port}"]
@@ -83,43 +77,37 @@ BAD_ORIGINS = [
 ]
 
 
-def test_only_exact_hosts_and_origins_are_let_through() -> None:
-    async def main() -> None:
-        stage = Stage()
-        async with stage.serving():
+async def test_only_exact_hosts_and_origins_are_let_through() -> None:
+    stage = Stage()
+    async with stage.serving():
 
-            async def status(**headers: str) -> int:
-                shaped = {name: value.format(port=stage.port) for name, value in headers.items()}
-                return (await post(stage, **shaped)).status_code
+        async def status(**headers: str) -> int:
+            shaped = {name: value.format(port=stage.port) for name, value in headers.items()}
+            return (await post(stage, **shaped)).status_code
 
-            assert [await status(Host=host) for host in GOOD_HOSTS] == [200] * 3
-            assert [await status(Origin=f"http://{host}") for host in GOOD_HOSTS] == [200] * 3
-            assert [(host, await status(Host=host)) for host in BAD_HOSTS] == [(host, 421) for host in BAD_HOSTS]
-            assert [(origin, await status(Origin=origin)) for origin in BAD_ORIGINS] == [
-                (origin, 403) for origin in BAD_ORIGINS
-            ]
-            modern = {"MCP-Protocol-Version": "2026-07-28"}
-            assert (await post(stage, Host="evil.com", **modern)).status_code == 421
-            assert (await post(stage, Origin="http://evil.com", **modern)).status_code == 403
-
-    anyio.run(main)
+        assert [await status(Host=host) for host in GOOD_HOSTS] == [200] * 3
+        assert [await status(Origin=f"http://{host}") for host in GOOD_HOSTS] == [200] * 3
+        assert [(host, await status(Host=host)) for host in BAD_HOSTS] == [(host, 421) for host in BAD_HOSTS]
+        assert [(origin, await status(Origin=origin)) for origin in BAD_ORIGINS] == [
+            (origin, 403) for origin in BAD_ORIGINS
+        ]
+        modern = {"MCP-Protocol-Version": "2026-07-28"}
+        assert (await post(stage, Host="evil.com", **modern)).status_code == 421
+        assert (await post(stage, Origin="http://evil.com", **modern)).status_code == 403
 
 
-def test_a_request_without_a_host_or_with_two_is_refused() -> None:
-    async def main() -> None:
-        stage = Stage()
-        async with stage.serving():
-            accept = "Accept: text/event-stream"
-            for version, lines, code in (
-                ("1.1", (), "400"),
-                ("1.0", (), "421"),
-                ("1.1", (f"Host: {stage.netloc}", "Host: evil.com"), "400"),
-            ):
-                wanted = (f"GET /mcp HTTP/{version}", *lines, accept, "Connection: close")
-                answer = await anyio.to_thread.run_sync(stage.raw, *wanted)
-                assert answer.split()[1] == code, answer
-
-    anyio.run(main)
+async def test_a_request_without_a_host_or_with_two_is_refused() -> None:
+    stage = Stage()
+    async with stage.serving():
+        accept = "Accept: text/event-stream"
+        for version, lines, code in (
+            ("1.1", (), "400"),
+            ("1.0", (), "421"),
+            ("1.1", (f"Host: {stage.netloc}", "Host: evil.com"), "400"),
+        ):
+            wanted = (f"GET /mcp HTTP/{version}", *lines, accept, "Connection: close")
+            answer = await anyio.to_thread.run_sync(stage.raw, *wanted)
+            assert answer.split()[1] == code, answer
 
 
 def test_named_hosts_are_let_through_and_nothing_near_them() -> None:
@@ -153,138 +141,115 @@ def test_an_address_beyond_this_machine_is_let_through_by_its_names() -> None:
     assert bind.resolve("0.0.0.0").url(8000) == "http://127.0.0.1:8000/mcp"
 
 
-def test_a_request_without_a_good_token_is_401(tokens: Tokens) -> None:
-    async def main() -> None:
-        stage = Stage()
-        good = tokens.make("laptop")
-        async with stage.serving(tokens):
-            assert (await post(stage, good)).status_code == 200
-            wrong = ["", "Bearer", "Bearer x", f"Basic {good}", good, f"Bearer {good}x", f"Bearer {good[:-1]}"]
-            for value in wrong:
-                answer = await post(stage, Authorization=value)
-                assert answer.status_code == 401, value
-                assert answer.headers["www-authenticate"].startswith("Bearer")
-            async with http() as wire:
-                for path in ("/mcp", "/elsewhere"):
-                    assert (await wire.get(f"http://{stage.netloc}{path}")).status_code == 401
-                modern = {**HEADERS, "MCP-Protocol-Version": "2026-07-28"}
-                assert (await wire.post(stage.url, json={}, headers=modern)).status_code == 401
-
-    anyio.run(main)
+async def test_a_request_without_a_good_token_is_401(tokens: Tokens) -> None:
+    stage = Stage()
+    good = tokens.make("laptop")
+    async with stage.serving(tokens):
+        assert (await post(stage, good)).status_code == 200
+        wrong = ["", "Bearer", "Bearer x", f"Basic {good}", good, f"Bearer {good}x", f"Bearer {good[:-1]}"]
+        for value in wrong:
+            answer = await post(stage, Authorization=value)
+            assert answer.status_code == 401, value
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        async with http() as wire:
+            for path in ("/mcp", "/elsewhere"):
+                assert (await wire.get(f"http://{stage.netloc}{path}")).status_code == 401
+            modern = {**HEADERS, "MCP-Protocol-Version": "2026-07-28"}
+            assert (await wire.post(stage.url, json={}, headers=modern)).status_code == 401
 
 
-def test_a_revoked_token_stops_working_at_once(tokens: Tokens) -> None:
-    async def main() -> None:
-        stage = Stage()
-        token = tokens.make("laptop")
-        async with stage.serving(Tokens(tokens.path)):
-            assert (await post(stage, token)).status_code == 200
-            tokens.revoke("laptop")
+async def test_a_revoked_token_stops_working_at_once(tokens: Tokens) -> None:
+    stage = Stage()
+    token = tokens.make("laptop")
+    async with stage.serving(Tokens(tokens.path)):
+        assert (await post(stage, token)).status_code == 200
+        tokens.revoke("laptop")
+        assert (await post(stage, token)).status_code == 401
+        again = tokens.make("laptop")
+        assert (await post(stage, token)).status_code == 401
+        assert (await post(stage, again)).status_code == 200
+
+
+async def test_damage_to_the_tokens_lets_nobody_in(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    token = tokens.make("laptop")
+    async with stage.serving(tokens):
+        sound = tokens.path.read_bytes()
+        for damage in (b"", b"{}", sound[:-5]):
+            tokens.path.write_bytes(damage)
             assert (await post(stage, token)).status_code == 401
-            again = tokens.make("laptop")
-            assert (await post(stage, token)).status_code == 401
-            assert (await post(stage, again)).status_code == 200
-
-    anyio.run(main)
-
-
-def test_damage_to_the_tokens_lets_nobody_in(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        stage = Stage()
-        token = tokens.make("laptop")
-        async with stage.serving(tokens):
-            sound = tokens.path.read_bytes()
-            for damage in (b"", b"{}", sound[:-5]):
-                tokens.path.write_bytes(damage)
-                assert (await post(stage, token)).status_code == 401
-            tokens.path.unlink()
-            assert (await post(stage, token)).status_code == 401
-            tokens.path.write_bytes(sound)
-            assert (await post(stage, token)).status_code == 200
-
-    anyio.run(main)
+        tokens.path.unlink()
+        assert (await post(stage, token)).status_code == 401
+        tokens.path.write_bytes(sound)
+        assert (await post(stage, token)).status_code == 200
     assert "every request is refused" in caplog.text
     assert "Traceback" not in caplog.text
 
 
-def test_a_session_can_be_used_only_with_the_token_that_made_it(tokens: Tokens) -> None:
-    async def main() -> None:
-        stage = Stage()
-        first, second = tokens.make("first"), tokens.make("second")
-        async with stage.serving(tokens):
-            session = (await post(stage, first)).headers["mcp-session-id"]
-            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
-            said = {**HEADERS, "Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25"}
+async def test_a_session_can_be_used_only_with_the_token_that_made_it(tokens: Tokens) -> None:
+    stage = Stage()
+    first, second = tokens.make("first"), tokens.make("second")
+    async with stage.serving(tokens):
+        session = (await post(stage, first)).headers["mcp-session-id"]
+        ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+        said = {**HEADERS, "Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-11-25"}
 
-            async def status(token: str) -> int:
-                async with http(token) as wire:
-                    return (await wire.post(stage.url, json=ping, headers=said)).status_code
+        async def status(token: str) -> int:
+            async with http(token) as wire:
+                return (await wire.post(stage.url, json=ping, headers=said)).status_code
 
-            assert await status(first) == 200
-            assert await status(second) == 404
-            tokens.revoke("first")
-            assert await status(tokens.make("first")) == 404
-
-    anyio.run(main)
+        assert await status(first) == 200
+        assert await status(second) == 404
+        tokens.revoke("first")
+        assert await status(tokens.make("first")) == 404
 
 
-def test_a_body_that_is_too_large_is_refused() -> None:
-    async def main() -> None:
-        stage = Stage()
-        async with stage.serving(), http() as wire:
-            answer = await wire.post(stage.url, content=b"x" * (4 * 1024 * 1024 + 1), headers=HEADERS)
-            assert answer.status_code == 413
-
-    anyio.run(main)
+async def test_a_body_that_is_too_large_is_refused() -> None:
+    stage = Stage()
+    async with stage.serving(), http() as wire:
+        answer = await wire.post(stage.url, content=b"x" * (4 * 1024 * 1024 + 1), headers=HEADERS)
+        assert answer.status_code == 413
 
 
-def test_a_browser_is_shown_no_traceback() -> None:
-    async def main() -> None:
-        stage = Stage()
-        async with stage.serving(), http() as wire:
-            for path in ("/mcp", "/mcp/", "/x"):
-                answer = await wire.get(f"http://{stage.netloc}{path}", headers={"Accept": "text/html,*/*;q=0.8"})
-                assert 300 <= answer.status_code < 500, path
-                assert "Traceback" not in answer.text
-                assert len(answer.text) < 300
-
-    anyio.run(main)
+async def test_a_browser_is_shown_no_traceback() -> None:
+    stage = Stage()
+    async with stage.serving(), http() as wire:
+        for path in ("/mcp", "/mcp/", "/x"):
+            answer = await wire.get(f"http://{stage.netloc}{path}", headers={"Accept": "text/html,*/*;q=0.8"})
+            assert 300 <= answer.status_code < 500, path
+            assert "Traceback" not in answer.text
+            assert len(answer.text) < 300
 
 
-def test_the_front_page_says_where_the_endpoint_is(tokens: Tokens) -> None:
-    async def main() -> None:
-        stage = Stage()
-        tokens.make("laptop")
-        async with stage.serving(tokens), http() as wire:
-            answer = await wire.get(f"http://{stage.netloc}/")
-            assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
-            assert f"Its endpoint is {stage.url}." in answer.text
-            assert (await wire.post(f"http://{stage.netloc}/")).status_code == 405
-            assert (await wire.get(f"http://{stage.netloc}/", headers={"Host": "evil.example"})).status_code == 421
-
-    anyio.run(main)
+async def test_the_front_page_says_where_the_endpoint_is(tokens: Tokens) -> None:
+    stage = Stage()
+    tokens.make("laptop")
+    async with stage.serving(tokens), http() as wire:
+        answer = await wire.get(f"http://{stage.netloc}/")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        assert f"Its endpoint is {stage.url}." in answer.text
+        assert (await wire.post(f"http://{stage.netloc}/")).status_code == 405
+        assert (await wire.get(f"http://{stage.netloc}/", headers={"Host": "evil.example"})).status_code == 421
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-def test_a_client_that_closes_in_mid_stream_leaves_no_traceback(version: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_closes_in_mid_stream_leaves_no_traceback(
+    version: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "pursuit")
-
-    async def main() -> None:
-        stage = Stage()
-        async with stage.serving():
-            with socket.create_connection(("127.0.0.1", stage.port)) as wire:
-                head = f"POST /mcp HTTP/1.1\r\nHost: {stage.netloc}\r\nMcp-Protocol-Version: {version}\r\n"
-                kinds = "".join(f"{key}: {value}\r\n" for key, value in HEADERS.items())
-                wire.sendall(f"{head}{kinds}Content-Length: 100\r\nExpect: 100-continue\r\n\r\n".encode())
-                said = await anyio.to_thread.run_sync(wire.recv, 100)  # the answer of a server that reads the request
-                assert said.startswith(b"HTTP/1.1 100")
-                wire.sendall(b'{"jsonrpc"')
-            with anyio.fail_after(LONG):
-                while "before its request was complete" not in caplog.text:
-                    await anyio.sleep(0.01)
-            await _closed_during_a_call(stage, ERAS[version == "2026-07-28"])
-
-    anyio.run(main)
+    stage = Stage()
+    async with stage.serving():
+        with socket.create_connection(("127.0.0.1", stage.port)) as wire:
+            head = f"POST /mcp HTTP/1.1\r\nHost: {stage.netloc}\r\nMcp-Protocol-Version: {version}\r\n"
+            kinds = "".join(f"{key}: {value}\r\n" for key, value in HEADERS.items())
+            wire.sendall(f"{head}{kinds}Content-Length: 100\r\nExpect: 100-continue\r\n\r\n".encode())
+            said = await anyio.to_thread.run_sync(wire.recv, 100)  # the answer of a server that reads the request
+            assert said.startswith(b"HTTP/1.1 100")
+            wire.sendall(b'{"jsonrpc"')
+        with anyio.fail_after(LONG):
+            while "before its request was complete" not in caplog.text:
+                await anyio.sleep(0.01)
+        await _closed_during_a_call(stage, ERAS[version == "2026-07-28"])
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert "Traceback" not in caplog.text
 
@@ -317,16 +282,16 @@ def test_this_machine_alone_needs_no_token(host: str) -> None:
     check_bind(host, None)
 
 
-def test_refusing_to_bind_beyond_this_machine_comes_before_the_socket() -> None:
+async def test_refusing_to_bind_beyond_this_machine_comes_before_the_socket() -> None:
     with pytest.raises(InvalidArgument, match="pursuit token"):
-        anyio.run(_serve_refused, "0.0.0.0", 0)
+        await _serve_refused("0.0.0.0", 0)
 
 
-def test_a_port_in_use_is_told_with_what_to_do() -> None:
+async def test_a_port_in_use_is_told_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidArgument, match=f"port {port} of 127.0.0.1 is in use.*0 for any free one"):
-            anyio.run(_serve_refused, "127.0.0.1", port)
+            await _serve_refused("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(
@@ -339,17 +304,17 @@ def test_a_port_in_use_is_told_with_what_to_do() -> None:
         ("127.0.0.1", -1, "is not a port"),
     ],
 )
-def test_a_place_that_cannot_be_listened_at_is_told(host: str, port: int, words: str) -> None:
+async def test_a_place_that_cannot_be_listened_at_is_told(host: str, port: int, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
-        anyio.run(_serve_refused, host, port)
+        await _serve_refused(host, port)
 
 
 async def _serve_refused(host: str, port: int) -> None:
     await serve_http(Stage().server, HttpBinding(host=host, port=port), listening=pytest.fail)
 
 
-def test_a_lifespan_that_fails_is_an_error_and_not_an_exit() -> None:
-    async def main() -> None:
+async def test_a_lifespan_that_fails_is_an_error_and_not_an_exit() -> None:
+    with pytest.RaisesGroup(InvalidArgument, flatten_subgroups=True, allow_unwrapped=True):
         stage = Stage()
 
         def broken(_server: object) -> Any:
@@ -359,50 +324,43 @@ def test_a_lifespan_that_fails_is_an_error_and_not_an_exit() -> None:
         async with stage.serving():
             pytest.fail("it listens")
 
-    with pytest.RaisesGroup(InvalidArgument, flatten_subgroups=True, allow_unwrapped=True):
-        anyio.run(main)
-
 
 @pytest.mark.parametrize("era", ERAS)
-def test_shutting_down_cancels_calls_and_lets_them_record(era: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_shutting_down_cancels_calls_and_lets_them_record(era: str, caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(grace_seconds=2 * LONG, record_seconds=0.3)
-    seconds = anyio.run(_shut_down_during, stage, lambda: _call_wait(stage, era))
+    seconds = await _shut_down_during(stage, lambda: _call_wait(stage, era))
     assert len(stage.recorded) == 1
     assert stage.left
     assert seconds < LONG
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_an_open_stream_does_not_delay_shutting_down(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_open_stream_does_not_delay_shutting_down(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage(grace_seconds=2 * LONG)
-    seconds = anyio.run(_shut_down_during, stage, lambda: _open_stream(stage))
+    seconds = await _shut_down_during(stage, lambda: _open_stream(stage))
     assert stage.left
     assert seconds < LONG
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_client_that_sends_half_a_request_does_not_delay_shutting_down() -> None:
+async def test_a_client_that_sends_half_a_request_does_not_delay_shutting_down() -> None:
     stage = Stage(grace_seconds=2 * LONG)
-    seconds = anyio.run(_shut_down_during, stage, lambda: _half_a_request(stage))
+    seconds = await _shut_down_during(stage, lambda: _half_a_request(stage))
     assert seconds < LONG
 
 
-def test_a_client_that_does_not_read_is_dropped_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_dropped_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     hands = Hands(monkeypatch)
-
-    async def main() -> None:
-        stage = Stage(grace_seconds=LONG)
-        # The plain socket: anyio's would read ahead.
-        with socket.socket() as wire:
-            async with anyio.create_task_group() as tasks, stage.serving() as scope:
-                await anyio.to_thread.run_sync(_ask_for_much, stage, wire)
-                begun = time.monotonic()
-                scope.cancel()
-                tasks.start_soon(_forwarded, hands)
-            assert LONG <= time.monotonic() - begun < 2 * LONG
-            assert await anyio.to_thread.run_sync(_rest, wire) < LARGE / 2
-
-    anyio.run(main)
+    stage = Stage(grace_seconds=LONG)
+    # The plain socket: anyio's would read ahead.
+    with socket.socket() as wire:
+        async with anyio.create_task_group() as tasks, stage.serving() as scope:
+            await anyio.to_thread.run_sync(_ask_for_much, stage, wire)
+            begun = time.monotonic()
+            scope.cancel()
+            tasks.start_soon(_forwarded, hands)
+        assert LONG <= time.monotonic() - begun < 2 * LONG
+        assert await anyio.to_thread.run_sync(_rest, wire) < LARGE / 2
 
 
 async def _forwarded(hands: Hands) -> None:

@@ -54,65 +54,57 @@ async def refusal(client: Client, tool: str, **given: Any) -> dict[str, Any]:
 
 @pytest.mark.guarantee("one-served-mission-hides-the-others")
 @pytest.mark.parametrize("era", ERAS)
-def test_another_mission_is_as_unknown_to_every_tool_as_one_that_never_was(tmp_path: Path, era: str) -> None:
-    async def main() -> None:
-        own, other = await two_missions(tmp_path)
-        async with serving(tmp_path, own, era) as client:
-            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert "mission_start" not in tools and "mission_status" in tools
-            with pytest.raises(MCPError, match="Unknown tool"):
-                await client.call_tool("mission_start", {})
-            about = [name for name, tool in tools.items() if "session_id" in tool.input_schema["properties"]]
-            assert len(about) == 8
-            for name in about:
-                told = [json.dumps(await refusal(client, name, session_id=one)) for one in (other, UNKNOWN)]
-                assert "session_not_found" in told[0] and told[0].replace(other, UNKNOWN) == told[1]
-            lost = await refusal(client, "mission_iterate", session_id=other, after=0)
-            assert lost["code"] == "session_not_found" and lost["iterations"] == []
-            listed = await client.call_tool("mission_list", {})
-            assert listed.structured_content is not None and "next_cursor" not in listed.structured_content
-            assert [row["session_id"] for row in listed.structured_content["sessions"]] == [own]
-            offered = await client.call_tool("mission_tools", {})
-            assert offered.structured_content is not None
-            assert [row["tool_name"] for row in offered.structured_content["tools"]] == ["demo.weigh"]
-            calls = [{"tool_name": "demo.weigh", "args": {"kilos": 1}}]
-            given = {"session_id": own, "proposal": {"tool_calls": calls}}
-            done = await client.call_tool("mission_iterate", given)
-            assert done.structured_content is not None and done.structured_content["status"] == "completed"
-
-    anyio.run(main)
+async def test_another_mission_is_as_unknown_to_every_tool_as_one_that_never_was(tmp_path: Path, era: str) -> None:
+    own, other = await two_missions(tmp_path)
+    async with serving(tmp_path, own, era) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert "mission_start" not in tools and "mission_status" in tools
+        with pytest.raises(MCPError, match="Unknown tool"):
+            await client.call_tool("mission_start", {})
+        about = [name for name, tool in tools.items() if "session_id" in tool.input_schema["properties"]]
+        assert len(about) == 8
+        for name in about:
+            told = [json.dumps(await refusal(client, name, session_id=one)) for one in (other, UNKNOWN)]
+            assert "session_not_found" in told[0] and told[0].replace(other, UNKNOWN) == told[1]
+        lost = await refusal(client, "mission_iterate", session_id=other, after=0)
+        assert lost["code"] == "session_not_found" and lost["iterations"] == []
+        listed = await client.call_tool("mission_list", {})
+        assert listed.structured_content is not None and "next_cursor" not in listed.structured_content
+        assert [row["session_id"] for row in listed.structured_content["sessions"]] == [own]
+        offered = await client.call_tool("mission_tools", {})
+        assert offered.structured_content is not None
+        assert [row["tool_name"] for row in offered.structured_content["tools"]] == ["demo.weigh"]
+        calls = [{"tool_name": "demo.weigh", "args": {"kilos": 1}}]
+        given = {"session_id": own, "proposal": {"tool_calls": calls}}
+        done = await client.call_tool("mission_iterate", given)
+        assert done.structured_content is not None and done.structured_content["status"] == "completed"
 
 
 @pytest.mark.guarantee("one-served-mission-hides-the-others")
 @pytest.mark.parametrize("era", ERAS)
-def test_no_resource_prompt_or_completion_tells_of_another_mission(tmp_path: Path, era: str) -> None:
-    async def main() -> None:
-        own, other = await two_missions(tmp_path)
-        async with serving(tmp_path, own, era) as client:
-            assert [one.name for one in (await client.list_resources()).resources] == [own]
-            assert (await read(client, f"mission://{own}"))["session_id"] == own
-            for uri in ("mission://{}", "mission://{}/report", "mission://{}/events", "mission://{}/events?after=0"):
-                told: list[str] = []
-                for one in (other, UNKNOWN):
-                    with pytest.raises(MCPError) as caught:
-                        await client.read_resource(uri.format(one))
-                    told.append(f"{caught.value.error.code} {caught.value.error.message}")
-                assert told[0].replace(other, UNKNOWN) == told[1] and "271.5" not in told[0]
-            assert [one.name for one in (await client.list_prompts()).prompts] == ["review_mission"]
-            with pytest.raises(MCPError, match="no mission"):
-                await client.get_prompt("review_mission", {"session_id": other})
-            with pytest.raises(MCPError, match="no such prompt"):
-                await client.get_prompt("pursue", {"goal": "x"})
-            for ref, name in (
-                (ResourceTemplateReference(type="ref/resource", uri="mission://{id}"), "id"),
-                (PromptReference(type="ref/prompt", name="review_mission"), "session_id"),
-            ):
-                found = await client.complete(
-                    ref, argument=CompletionArgument(name=name, value="mission-").model_dump()
-                )
-                assert found.completion.values == [own] and found.completion.total == 1
-
-    anyio.run(main)
+async def test_no_resource_prompt_or_completion_tells_of_another_mission(tmp_path: Path, era: str) -> None:
+    own, other = await two_missions(tmp_path)
+    async with serving(tmp_path, own, era) as client:
+        assert [one.name for one in (await client.list_resources()).resources] == [own]
+        assert (await read(client, f"mission://{own}"))["session_id"] == own
+        for uri in ("mission://{}", "mission://{}/report", "mission://{}/events", "mission://{}/events?after=0"):
+            told: list[str] = []
+            for one in (other, UNKNOWN):
+                with pytest.raises(MCPError) as caught:
+                    await client.read_resource(uri.format(one))
+                told.append(f"{caught.value.error.code} {caught.value.error.message}")
+            assert told[0].replace(other, UNKNOWN) == told[1] and "271.5" not in told[0]
+        assert [one.name for one in (await client.list_prompts()).prompts] == ["review_mission"]
+        with pytest.raises(MCPError, match="no mission"):
+            await client.get_prompt("review_mission", {"session_id": other})
+        with pytest.raises(MCPError, match="no such prompt"):
+            await client.get_prompt("pursue", {"goal": "x"})
+        for ref, name in (
+            (ResourceTemplateReference(type="ref/resource", uri="mission://{id}"), "id"),
+            (PromptReference(type="ref/prompt", name="review_mission"), "session_id"),
+        ):
+            found = await client.complete(ref, argument=CompletionArgument(name=name, value="mission-").model_dump())
+            assert found.completion.values == [own] and found.completion.total == 1
 
 
 async def subscribe(client: Client, uri: str) -> None:
@@ -121,60 +113,51 @@ async def subscribe(client: Client, uri: str) -> None:
 
 
 @pytest.mark.guarantee("one-served-mission-hides-the-others")
-def test_nobody_can_subscribe_to_another_mission(tmp_path: Path) -> None:
-    async def main() -> None:
-        own, other = await two_missions(tmp_path)
-        async with serving(tmp_path, own, LEGACY) as client:
-            await subscribe(client, f"mission://{own}")
-            with pytest.raises(MCPError, match="no mission exists"):
-                await subscribe(client, f"mission://{other}")
-        async with serving(tmp_path, own, MODERN) as client:
-            with pytest.raises(MCPError, match="no mission exists"):
-                async with client.listen(resource_subscriptions=[f"mission://{other}"]):
-                    pass
-
-    anyio.run(main)
+async def test_nobody_can_subscribe_to_another_mission(tmp_path: Path) -> None:
+    own, other = await two_missions(tmp_path)
+    async with serving(tmp_path, own, LEGACY) as client:
+        await subscribe(client, f"mission://{own}")
+        with pytest.raises(MCPError, match="no mission exists"):
+            await subscribe(client, f"mission://{other}")
+    async with serving(tmp_path, own, MODERN) as client:
+        with pytest.raises(MCPError, match="no mission exists"):
+            async with client.listen(resource_subscriptions=[f"mission://{other}"]):
+                pass
 
 
 @pytest.mark.guarantee("one-served-mission-hides-the-others")
-def test_tasks_of_others_are_not_there_and_its_own_are(tmp_path: Path) -> None:
-    async def main() -> None:
-        own, other = await two_missions(tmp_path)
-        async with opened(tmp_path) as runtime:
-            store = runtime.tasks.store
-            made = [
-                await store.create(kind="mission", title="run", requestor="local", origin={"session_id": one})
-                for one in (own, other)
-            ]
-            call = {"call_id": f"{other}:0:0", "server": "demo", "tool": "weigh"}
-            hidden = await store.create(kind="call", title="demo.weigh", requestor="local", origin=call)
-        async with serving(tmp_path, own, LEGACY) as client:
-            listed = await client.call_tool("task_status", {})
-            assert listed.structured_content is not None
-            assert [row["task_id"] for row in listed.structured_content["tasks"]] == [made[0].task_id]
-            for one in (made[1], hidden):
-                assert (await refusal(client, "task_status", task_id=one.task_id))["code"] == "task_not_found"
-
-    anyio.run(main)
+async def test_tasks_of_others_are_not_there_and_its_own_are(tmp_path: Path) -> None:
+    own, other = await two_missions(tmp_path)
+    async with opened(tmp_path) as runtime:
+        store = runtime.tasks.store
+        made = [
+            await store.create(kind="mission", title="run", requestor="local", origin={"session_id": one})
+            for one in (own, other)
+        ]
+        call = {"call_id": f"{other}:0:0", "server": "demo", "tool": "weigh"}
+        hidden = await store.create(kind="call", title="demo.weigh", requestor="local", origin=call)
+    async with serving(tmp_path, own, LEGACY) as client:
+        listed = await client.call_tool("task_status", {})
+        assert listed.structured_content is not None
+        assert [row["task_id"] for row in listed.structured_content["tasks"]] == [made[0].task_id]
+        for one in (made[1], hidden):
+            assert (await refusal(client, "task_status", task_id=one.task_id))["code"] == "task_not_found"
 
 
 @pytest.mark.damaged_ledger("edits the database")
-def test_a_mission_that_is_not_there_or_is_a_child_is_not_served(tmp_path: Path) -> None:
-    async def main() -> None:
-        own, _ = await two_missions(tmp_path)
-        for name, kind in ((UNKNOWN, SessionNotFound), ("mission-x", InvalidArgument)):
-            with pytest.raises(kind):
-                async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), only=name):
-                    pass
-        async with opened(tmp_path) as runtime:
-            row = await runtime.runner.ledger.row(own)
-            assert row is not None
-            await runtime.runner.ledger.append(own, row.head.seq, [], summary={**row.summary, "parent": UNKNOWN})
-        with pytest.raises(InvalidArgument, match=f"is a child of {UNKNOWN}"):
-            async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), only=own):
+async def test_a_mission_that_is_not_there_or_is_a_child_is_not_served(tmp_path: Path) -> None:
+    own, _ = await two_missions(tmp_path)
+    for name, kind in ((UNKNOWN, SessionNotFound), ("mission-x", InvalidArgument)):
+        with pytest.raises(kind):
+            async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), only=name):
                 pass
-
-    anyio.run(main)
+    async with opened(tmp_path) as runtime:
+        row = await runtime.runner.ledger.row(own)
+        assert row is not None
+        await runtime.runner.ledger.append(own, row.head.seq, [], summary={**row.summary, "parent": UNKNOWN})
+    with pytest.raises(InvalidArgument, match=f"is a child of {UNKNOWN}"):
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), only=own):
+            pass
 
 
 @pytest.mark.guarantee("one-served-mission-hides-the-others")

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from gateway_stage import run
 from plain_http import post
 from tasks_stage import MISSION, NOBODY, World
 
@@ -59,39 +58,33 @@ async def door(folder: Path, tokens: Tokens | None = None) -> AsyncIterator[Door
         tasks.cancel_scope.cancel()
 
 
-def test_the_header_names_the_task(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with door(tmp_path) as here:
-            task_id = await here.begin()
-            for method in ("tasks/get", "tasks/update", "tasks/cancel"):
-                params = {"taskId": task_id, "inputResponses": {}}
-                wrong = await here.post(method, params, headers={"Mcp-Name": NOBODY})
-                assert (wrong["status"], wrong["error"]["code"]) == (400, -32020)
-            right = await here.post("tasks/get", {"taskId": task_id})
-            assert (right["status"], right["result"]["status"]) == (200, "working")
-            without = await here.post("tasks/get", {"taskId": task_id}, able={})
-            assert (without["status"], without["error"]["code"]) == (400, -32021)
-
-    run(main)
+async def test_the_header_names_the_task(tmp_path: Path) -> None:
+    async with door(tmp_path) as here:
+        task_id = await here.begin()
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            params = {"taskId": task_id, "inputResponses": {}}
+            wrong = await here.post(method, params, headers={"Mcp-Name": NOBODY})
+            assert (wrong["status"], wrong["error"]["code"]) == (400, -32020)
+        right = await here.post("tasks/get", {"taskId": task_id})
+        assert (right["status"], right["result"]["status"]) == (200, "working")
+        without = await here.post("tasks/get", {"taskId": task_id}, able={})
+        assert (without["status"], without["error"]["code"]) == (400, -32021)
 
 
 @pytest.mark.guarantee("wrong-input-starts-nothing")
-def test_an_id_of_somebody_else_is_as_unknown_as_one_that_never_was(tmp_path: Path) -> None:
-    async def main() -> None:
-        tokens = Tokens.beside(tmp_path / "ledger.db")
-        ann, bob = tokens.make("ann"), tokens.make("bob")
-        async with door(tmp_path, tokens) as here:
-            task_id = await here.begin(token=ann)
-            for method in ("tasks/get", "tasks/update", "tasks/cancel"):
-                for named in (task_id, NOBODY):
-                    params = {"taskId": named, "inputResponses": {}}
-                    error = (await here.post(method, params, token=bob))["error"]
-                    assert error["code"] == -32602
-                    assert error["message"].replace(named, "ID") == unknown(), method
-            assert (await here.post("tasks/get", {"taskId": task_id}, token=ann))["result"]["status"] == "working"
-            here.world.go.set()
-
+async def test_an_id_of_somebody_else_is_as_unknown_as_one_that_never_was(tmp_path: Path) -> None:
     def unknown() -> str:
         return "no task 'ID'; it may have been removed after its time"
 
-    run(main)
+    tokens = Tokens.beside(tmp_path / "ledger.db")
+    ann, bob = tokens.make("ann"), tokens.make("bob")
+    async with door(tmp_path, tokens) as here:
+        task_id = await here.begin(token=ann)
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            for named in (task_id, NOBODY):
+                params = {"taskId": named, "inputResponses": {}}
+                error = (await here.post(method, params, token=bob))["error"]
+                assert error["code"] == -32602
+                assert error["message"].replace(named, "ID") == unknown(), method
+        assert (await here.post("tasks/get", {"taskId": task_id}, token=ann))["result"]["status"] == "working"
+        here.world.go.set()

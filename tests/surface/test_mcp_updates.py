@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 from cli_stage import Place
-from engine_stage import play
 from mcp import Client
 from mcp.client.subscriptions import ResourcesListChanged, ResourceUpdated, ServerEvent
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
@@ -95,200 +94,173 @@ async def unwatched(here: Stage) -> None:
 
 
 @eras
-def test_a_subscriber_hears_of_every_resource_of_its_mission_and_of_no_other(tmp_path: Path, era: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mine, other = await here.start(), await here.start()
-            uris = [f"mission://{mine}", f"mission://{mine}/report", f"mission://{mine}/events?after=0"]
-            async with listening(here, era, *uris) as (ear, client):
-                assert here.updates.watched == {mine}
-                await here.service.pause(other)
-                await here.service.pause(mine)
-                await ear.until(lambda: len(ear.told) >= 3)
-                assert {event for _, event in ear.told} == {ResourceUpdated(uri) for uri in uris}
-                assert (await read(client, uris[0]))["status"] == "paused"
-                ear.told.clear()
-                await here.service.resume(mine)
-                await ear.hears(ResourceUpdated(uris[0]))
-            await unwatched(here)
-
-    play(scene)
+async def test_a_subscriber_hears_of_every_resource_of_its_mission_and_of_no_other(tmp_path: Path, era: str) -> None:
+    async with stage(tmp_path) as here:
+        mine, other = await here.start(), await here.start()
+        uris = [f"mission://{mine}", f"mission://{mine}/report", f"mission://{mine}/events?after=0"]
+        async with listening(here, era, *uris) as (ear, client):
+            assert here.updates.watched == {mine}
+            await here.service.pause(other)
+            await here.service.pause(mine)
+            await ear.until(lambda: len(ear.told) >= 3)
+            assert {event for _, event in ear.told} == {ResourceUpdated(uri) for uri in uris}
+            assert (await read(client, uris[0]))["status"] == "paused"
+            ear.told.clear()
+            await here.service.resume(mine)
+            await ear.hears(ResourceUpdated(uris[0]))
+        await unwatched(here)
 
 
 @eras
-def test_a_busy_mission_is_told_of_now_and_then_and_of_its_last_change_always(tmp_path: Path, era: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mission_id = await here.start(budget=Budget(max_iterations=150))
-            uri = f"mission://{mission_id}/events"
-            totals: list[int] = []
-            async with listening(here, era, uri) as (ear, client), anyio.create_task_group() as tasks:
+async def test_a_busy_mission_is_told_of_now_and_then_and_of_its_last_change_always(tmp_path: Path, era: str) -> None:
+    async with stage(tmp_path) as here:
+        mission_id = await here.start(budget=Budget(max_iterations=150))
+        uri = f"mission://{mission_id}/events"
+        totals: list[int] = []
+        async with listening(here, era, uri) as (ear, client), anyio.create_task_group() as tasks:
 
-                async def reader() -> None:
-                    """Reads when it is told to, and never otherwise."""
-                    seen = 0
-                    while True:
-                        await ear.until(lambda seen=seen: len(ear.told) > seen)
-                        seen = len(ear.told)
-                        totals.append((await read(client, uri))["total"])
+            async def reader() -> None:
+                """Reads when it is told to, and never otherwise."""
+                seen = 0
+                while True:
+                    await ear.until(lambda seen=seen: len(ear.told) > seen)
+                    seen = len(ear.told)
+                    totals.append((await read(client, uri))["total"])
 
-                tasks.start_soon(reader)
-                began = time.monotonic()
-                await here.service.run(mission_id)
-                final = len(await here.service.ledger.read(mission_id))
-                while not totals or totals[-1] < final:
-                    await anyio.lowlevel.checkpoint()
-                tasks.cancel_scope.cancel()
-            assert final > 300
-            assert len(ear.told) <= (ear.told[-1][0] - began) / SubscriptionSettings().spacing + 2
-
-    play(scene)
+            tasks.start_soon(reader)
+            began = time.monotonic()
+            await here.service.run(mission_id)
+            final = len(await here.service.ledger.read(mission_id))
+            while not totals or totals[-1] < final:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+        assert final > 300
+        assert len(ear.told) <= (ear.told[-1][0] - began) / SubscriptionSettings().spacing + 2
 
 
 @eras
-def test_another_runtime_on_the_same_ledger_is_heard_soon(tmp_path: Path, era: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here, opened(tmp_path) as elsewhere:
-            mission_id = await here.start()
-            uri = f"mission://{mission_id}"
-            async with listening(here, era, uri, changes=True) as (ear, client):
-                await elsewhere.runner.pause(mission_id)
-                assert LOOK_SECONDS + SubscriptionSettings().spacing < 1, "that is how soon"
-                await ear.hears(ResourceUpdated(uri))
-                assert (await read(client, uri))["status"] == "paused"
-                await elsewhere.runner.abort(mission_id)
-                await ear.until(lambda: ResourcesListChanged() in [event for _, event in ear.told])
-                found = await client.list_resources()
-                assert f"{uri}/report" in [resource.uri for resource in found.resources]
-
-    play(scene)
+async def test_another_runtime_on_the_same_ledger_is_heard_soon(tmp_path: Path, era: str) -> None:
+    async with stage(tmp_path) as here, opened(tmp_path) as elsewhere:
+        mission_id = await here.start()
+        uri = f"mission://{mission_id}"
+        async with listening(here, era, uri, changes=True) as (ear, client):
+            await elsewhere.runner.pause(mission_id)
+            assert LOOK_SECONDS + SubscriptionSettings().spacing < 1, "that is how soon"
+            await ear.hears(ResourceUpdated(uri))
+            assert (await read(client, uri))["status"] == "paused"
+            await elsewhere.runner.abort(mission_id)
+            await ear.until(lambda: ResourcesListChanged() in [event for _, event in ear.told])
+            found = await client.list_resources()
+            assert f"{uri}/report" in [resource.uri for resource in found.resources]
 
 
-def test_the_command_line_of_another_process_is_heard(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mission_id = await here.start()
-            uri = f"mission://{mission_id}"
-            async with listening(here, LEGACY, uri) as (old, _), listening(here, MODERN, uri) as (new, client):
-                pause = ("pause", mission_id, "--state", tmp_path / "ledger.db")
-                await anyio.to_thread.run_sync(lambda: Place(tmp_path).run(*pause))
-                await old.hears(ResourceUpdated(uri))
-                await new.hears(ResourceUpdated(uri))
-                assert (await read(client, uri))["status"] == "paused"
-
-    play(scene)
+async def test_the_command_line_of_another_process_is_heard(tmp_path: Path) -> None:
+    async with stage(tmp_path) as here:
+        mission_id = await here.start()
+        uri = f"mission://{mission_id}"
+        async with listening(here, LEGACY, uri) as (old, _), listening(here, MODERN, uri) as (new, client):
+            pause = ("pause", mission_id, "--state", tmp_path / "ledger.db")
+            await anyio.to_thread.run_sync(lambda: Place(tmp_path).run(*pause))
+            await old.hears(ResourceUpdated(uri))
+            await new.hears(ResourceUpdated(uri))
+            assert (await read(client, uri))["status"] == "paused"
 
 
 @eras
-def test_the_list_changes_when_a_mission_begins_or_ends_and_not_in_between(tmp_path: Path, era: str) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mission_id = await here.start()
-            uri = f"mission://{mission_id}"
-            async with listening(here, era, uri, changes=True) as (ear, _):
-                assert here.updates.watched == {mission_id, None}
-                for _ in range(3):
-                    await here.service.iterate(mission_id)
-                    await ear.until(lambda: bool(ear.told))
-                    assert {event for _, event in ear.told} == {ResourceUpdated(uri)}
-                    ear.told.clear()
-                await here.start()
-                await ear.hears(ResourcesListChanged())
-                await here.service.abort(mission_id)
-                await ear.hears(ResourcesListChanged())
-            await unwatched(here)
-
-    play(scene)
-
-
-def test_a_connection_that_never_listed_is_told_nothing_of_the_list(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mission_id = await here.start()
-            uri = f"mission://{mission_id}"
-            async with (
-                listening(here, LEGACY, uri, changes=True) as (asked, _),
-                listening(here, LEGACY, uri) as (ear, _),
-            ):
-                await here.service.abort(mission_id)
-                await asked.hears(ResourcesListChanged())
+async def test_the_list_changes_when_a_mission_begins_or_ends_and_not_in_between(tmp_path: Path, era: str) -> None:
+    async with stage(tmp_path) as here:
+        mission_id = await here.start()
+        uri = f"mission://{mission_id}"
+        async with listening(here, era, uri, changes=True) as (ear, _):
+            assert here.updates.watched == {mission_id, None}
+            for _ in range(3):
+                await here.service.iterate(mission_id)
                 await ear.until(lambda: bool(ear.told))
                 assert {event for _, event in ear.told} == {ResourceUpdated(uri)}
+                ear.told.clear()
+            await here.start()
+            await ear.hears(ResourcesListChanged())
+            await here.service.abort(mission_id)
+            await ear.hears(ResourcesListChanged())
+        await unwatched(here)
 
-    play(scene)
+
+async def test_a_connection_that_never_listed_is_told_nothing_of_the_list(tmp_path: Path) -> None:
+    async with stage(tmp_path) as here:
+        mission_id = await here.start()
+        uri = f"mission://{mission_id}"
+        async with (
+            listening(here, LEGACY, uri, changes=True) as (asked, _),
+            listening(here, LEGACY, uri) as (ear, _),
+        ):
+            await here.service.abort(mission_id)
+            await asked.hears(ResourcesListChanged())
+            await ear.until(lambda: bool(ear.told))
+            assert {event for _, event in ear.told} == {ResourceUpdated(uri)}
 
 
-def test_whoever_unsubscribed_or_left_is_told_no_more_and_nothing_is_kept(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mission_id = await here.start()
-            uri, report = f"mission://{mission_id}", f"mission://{mission_id}/report"
-            async with listening(here, LEGACY, uri) as (stays, _):
-                async with listening(here, LEGACY, uri, uri, report) as (ear, client):
-                    assert here.updates.connections == 2
-                    await unsubscribe(client, uri)
-                    await unsubscribe(client, uri)
-                    await unsubscribe(client, "mission://what was never there")
-                    await here.service.pause(mission_id)
-                    await stays.hears(ResourceUpdated(uri))
-                    await ear.until(lambda: bool(ear.told))
-                    assert {event for _, event in ear.told} == {ResourceUpdated(report)}
-                    assert here.updates.watched == {mission_id}
-                # The client closed its transport and said nothing more.
-                while here.updates.connections > 1:
+async def test_whoever_unsubscribed_or_left_is_told_no_more_and_nothing_is_kept(tmp_path: Path) -> None:
+    async with stage(tmp_path) as here:
+        mission_id = await here.start()
+        uri, report = f"mission://{mission_id}", f"mission://{mission_id}/report"
+        async with listening(here, LEGACY, uri) as (stays, _):
+            async with listening(here, LEGACY, uri, uri, report) as (ear, client):
+                assert here.updates.connections == 2
+                await unsubscribe(client, uri)
+                await unsubscribe(client, uri)
+                await unsubscribe(client, "mission://what was never there")
+                await here.service.pause(mission_id)
+                await stays.hears(ResourceUpdated(uri))
+                await ear.until(lambda: bool(ear.told))
+                assert {event for _, event in ear.told} == {ResourceUpdated(report)}
+                assert here.updates.watched == {mission_id}
+            # The client closed its transport and said nothing more.
+            while here.updates.connections > 1:
+                await anyio.lowlevel.checkpoint()
+            assert here.updates.watched == {mission_id}
+            await here.service.resume(mission_id)
+            await stays.hears(ResourceUpdated(uri))
+        await unwatched(here)
+
+
+async def test_a_connection_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
+    stuck, never = anyio.Event(), anyio.Event()
+
+    async def deaf(_: Any) -> None:
+        stuck.set()
+        await never.wait()
+
+    async with stage(tmp_path) as here:
+        uris = [f"mission://{await here.start()}" for _ in range(8)]
+        async with here.client(LEGACY, message_handler=deaf) as client:
+            for uri in uris:
+                await subscribe(client, uri)
+            async with listening(here, LEGACY, *uris) as (ear, _):
+                for verb in (here.service.pause, here.service.resume) * 3:
+                    for uri in uris:
+                        await verb(uri.removeprefix("mission://"))
+                    await ear.until(lambda: {event for _, event in ear.told} == set(map(ResourceUpdated, uris)))
+                    ear.told.clear()
+                assert stuck.is_set()
+            never.set()
+        await unwatched(here)
+
+
+async def test_a_mission_is_watched_for_as_long_as_any_stream_listens(tmp_path: Path) -> None:
+    async with stage(tmp_path) as here:
+        mission_id = await here.start()
+        uri = f"mission://{mission_id}"
+        async with here.client(MODERN) as client:
+            async with client.listen(resource_subscriptions=[uri]):
+                async with client.listen(resource_subscriptions=[uri, uri], resources_list_changed=True):
+                    assert here.updates.watched == {mission_id, None}
+                while None in here.updates.watched:
                     await anyio.lowlevel.checkpoint()
                 assert here.updates.watched == {mission_id}
-                await here.service.resume(mission_id)
-                await stays.hears(ResourceUpdated(uri))
             await unwatched(here)
 
-    play(scene)
 
-
-def test_a_connection_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
-    async def scene() -> None:
-        stuck, never = anyio.Event(), anyio.Event()
-
-        async def deaf(_: Any) -> None:
-            stuck.set()
-            await never.wait()
-
-        async with stage(tmp_path) as here:
-            uris = [f"mission://{await here.start()}" for _ in range(8)]
-            async with here.client(LEGACY, message_handler=deaf) as client:
-                for uri in uris:
-                    await subscribe(client, uri)
-                async with listening(here, LEGACY, *uris) as (ear, _):
-                    for verb in (here.service.pause, here.service.resume) * 3:
-                        for uri in uris:
-                            await verb(uri.removeprefix("mission://"))
-                        await ear.until(lambda: {event for _, event in ear.told} == set(map(ResourceUpdated, uris)))
-                        ear.told.clear()
-                    assert stuck.is_set()
-                never.set()
-            await unwatched(here)
-
-    play(scene)
-
-
-def test_a_mission_is_watched_for_as_long_as_any_stream_listens(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mission_id = await here.start()
-            uri = f"mission://{mission_id}"
-            async with here.client(MODERN) as client:
-                async with client.listen(resource_subscriptions=[uri]):
-                    async with client.listen(resource_subscriptions=[uri, uri], resources_list_changed=True):
-                        assert here.updates.watched == {mission_id, None}
-                    while None in here.updates.watched:
-                        await anyio.lowlevel.checkpoint()
-                    assert here.updates.watched == {mission_id}
-                await unwatched(here)
-
-    play(scene)
-
-
-def test_leaving_the_updates_ends_a_listen_stream_politely(tmp_path: Path) -> None:
+async def test_leaving_the_updates_ends_a_listen_stream_politely(tmp_path: Path) -> None:
     heard: list[ServerEvent] | None = None
 
     async def client_of(here: Stage, uri: str, ready: anyio.Event) -> None:
@@ -297,78 +269,65 @@ def test_leaving_the_updates_ends_a_listen_stream_politely(tmp_path: Path) -> No
             ready.set()
             heard = [event async for event in events]
 
-    async def scene() -> None:
-        async with anyio.create_task_group() as clients, stage(tmp_path) as here:
-            ready = anyio.Event()
-            clients.start_soon(client_of, here, f"mission://{await here.start()}", ready)
-            await ready.wait()
-        assert heard == [] and here.updates.watched == frozenset()
-
-    play(scene)
+    async with anyio.create_task_group() as clients, stage(tmp_path) as here:
+        ready = anyio.Event()
+        clients.start_soon(client_of, here, f"mission://{await here.start()}", ready)
+        await ready.wait()
+    assert heard == [] and here.updates.watched == frozenset()
 
 
-def test_a_wrong_address_cannot_be_subscribed_to(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path) as here:
-            mission_id = await here.start()
-            async with here.client(LEGACY) as client:
-                for uri in (f"mission://{UNKNOWN}", "mission://nobody/report", "file:///etc/passwd"):
-                    with pytest.raises(MCPError, match="mission") as refused, pytest.warns(MCPDeprecationWarning):
-                        await client.subscribe_resource(uri)
-                    assert refused.value.code == -32002 and refused.value.data["uri"] == uri
-            async with here.client(MODERN) as client:
-                wrong = [f"mission://{UNKNOWN}", f"mission://{mission_id}", "mission://nobody"]
-                with pytest.raises(MCPError) as refused:
-                    async with client.listen(resource_subscriptions=wrong):
-                        pass
-                assert refused.value.code == -32602
-                faults = refused.value.data["details"]["faults"]
-                assert [fault["field"] for fault in faults] == ["resourceSubscriptions[0]", "resourceSubscriptions[2]"]
-                assert UNKNOWN in refused.value.message and "nobody" in refused.value.message
-            await unwatched(here)
-
-    play(scene)
+async def test_a_wrong_address_cannot_be_subscribed_to(tmp_path: Path) -> None:
+    async with stage(tmp_path) as here:
+        mission_id = await here.start()
+        async with here.client(LEGACY) as client:
+            for uri in (f"mission://{UNKNOWN}", "mission://nobody/report", "file:///etc/passwd"):
+                with pytest.raises(MCPError, match="mission") as refused, pytest.warns(MCPDeprecationWarning):
+                    await client.subscribe_resource(uri)
+                assert refused.value.code == -32002 and refused.value.data["uri"] == uri
+        async with here.client(MODERN) as client:
+            wrong = [f"mission://{UNKNOWN}", f"mission://{mission_id}", "mission://nobody"]
+            with pytest.raises(MCPError) as refused:
+                async with client.listen(resource_subscriptions=wrong):
+                    pass
+            assert refused.value.code == -32602
+            faults = refused.value.data["details"]["faults"]
+            assert [fault["field"] for fault in faults] == ["resourceSubscriptions[0]", "resourceSubscriptions[2]"]
+            assert UNKNOWN in refused.value.message and "nobody" in refused.value.message
+        await unwatched(here)
 
 
-def test_one_client_cannot_follow_without_end(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, following=SubscriptionSettings(most_uris=3)) as here:
-            uris = [f"mission://{await here.start()}" for _ in range(4)]
-            async with here.client(LEGACY) as client:
-                for uri in (*uris[:3], uris[0]):
-                    await subscribe(client, uri)
-                with pytest.raises(MCPError, match="at most"), pytest.warns(MCPDeprecationWarning):
-                    await client.subscribe_resource(uris[3])
-            async with here.client(MODERN) as client:
-                with pytest.raises(MCPError, match="at most"):
-                    async with client.listen(resource_subscriptions=uris):
-                        pass
-            await unwatched(here)
-
-    play(scene)
+async def test_one_client_cannot_follow_without_end(tmp_path: Path) -> None:
+    async with stage(tmp_path, following=SubscriptionSettings(most_uris=3)) as here:
+        uris = [f"mission://{await here.start()}" for _ in range(4)]
+        async with here.client(LEGACY) as client:
+            for uri in (*uris[:3], uris[0]):
+                await subscribe(client, uri)
+            with pytest.raises(MCPError, match="at most"), pytest.warns(MCPDeprecationWarning):
+                await client.subscribe_resource(uris[3])
+        async with here.client(MODERN) as client:
+            with pytest.raises(MCPError, match="at most"):
+                async with client.listen(resource_subscriptions=uris):
+                    pass
+        await unwatched(here)
 
 
-def test_a_ledger_that_stumbles_makes_updates_late_and_not_lost(
+async def test_a_ledger_that_stumbles_makes_updates_late_and_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     following = SubscriptionSettings(retry=0.01)
+    async with stage(tmp_path, following=following) as here, listening(here, MODERN, changes=True) as (ear, _):
+        stumbles = 0
+        ledger: Any = here.service.ledger
+        streams = ledger.streams
 
-    async def scene() -> None:
-        async with stage(tmp_path, following=following) as here, listening(here, MODERN, changes=True) as (ear, _):
-            stumbles = 0
-            ledger: Any = here.service.ledger
-            streams = ledger.streams
+        async def stumbling(**asked: Any) -> Any:
+            nonlocal stumbles
+            if stumbles < 3:
+                stumbles += 1
+                raise LedgerUnavailable("the disk is away for a moment")
+            return await streams(**asked)
 
-            async def stumbling(**asked: Any) -> Any:
-                nonlocal stumbles
-                if stumbles < 3:
-                    stumbles += 1
-                    raise LedgerUnavailable("the disk is away for a moment")
-                return await streams(**asked)
-
-            monkeypatch.setattr(type(ledger), "streams", staticmethod(stumbling))
-            await here.start()
-            await ear.hears(ResourcesListChanged())
-            assert stumbles == 3
-
-    play(scene)
+        monkeypatch.setattr(type(ledger), "streams", staticmethod(stumbling))
+        await here.start()
+        await ear.hears(ResourcesListChanged())
+        assert stumbles == 3

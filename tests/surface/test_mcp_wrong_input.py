@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from good_input import COMMANDS, EXAMPLES, GOOD, ID, RULES, START, TASK, start
 from jsonschema import Draft202012Validator
@@ -31,7 +30,6 @@ MOST_LISTED = 16_000
 """Bytes of all tools in `tools/list`: a client hands them to its model with every question."""
 SPREAD = {LEGACY: 1, MODERN: 7} if os.environ.get("PURSUIT_SOAK") else {LEGACY: 3, MODERN: 7}
 """Every so many cases are tried: what looks at arguments is the same in both eras, and `make soak` tries them all."""
-LONGEST = 120.0
 MODELS = {
     "mission_start": mission_tools.StartArguments,
     "mission_tools": mission_tools.ToolsArguments,
@@ -108,14 +106,6 @@ async def stage(folder: Path, era: str) -> AsyncIterator[Stage]:
         yield Stage(runtime, client, started.structured_content["session_id"], ended.task_id)
 
 
-def play(scene: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        with anyio.fail_after(LONGEST):
-            await scene()
-
-    anyio.run(bounded)
-
-
 async def listed(client: Client) -> dict[str, Any]:
     return {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
 
@@ -161,76 +151,64 @@ def complaint(case: Wrong, failed: bool, body: dict[str, Any]) -> str | None:
 
 @pytest.mark.guarantee("wrong-input-stores-nothing")
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
-def test_wrong_input_to_every_tool_is_refused_by_name_and_stores_nothing(era: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        complaints: list[str] = []
-        async with stage(tmp_path, era) as here:
-            cases = await corpus(here.client)
-            assert len(cases) >= LEAST_CASES
-            assert {case.tool for case in cases} == EXAMPLES.keys()
-            before = await here.root()
-            for case in cases[:: SPREAD[era]]:
-                wrong = complaint(case, *await here.call(case.tool, case.arguments))
-                if await here.root() != before:
-                    wrong, before = f"{wrong or ''} has stored something", await here.root()
-                if wrong is not None:
-                    complaints.append(f"{case.tool} {case.how}: {wrong}"[:500])
-            missions = (await here.call("mission_list", {}))[1]
-            assert [row["session_id"] for row in missions["sessions"]] == [here.mission_id]
-        assert not complaints, "\n".join([f"{len(complaints)} of {len(cases)}", *complaints[:40]])
-
-    play(scene)
+async def test_wrong_input_to_every_tool_is_refused_by_name_and_stores_nothing(era: str, tmp_path: Path) -> None:
+    complaints: list[str] = []
+    async with stage(tmp_path, era) as here:
+        cases = await corpus(here.client)
+        assert len(cases) >= LEAST_CASES
+        assert {case.tool for case in cases} == EXAMPLES.keys()
+        before = await here.root()
+        for case in cases[:: SPREAD[era]]:
+            wrong = complaint(case, *await here.call(case.tool, case.arguments))
+            if await here.root() != before:
+                wrong, before = f"{wrong or ''} has stored something", await here.root()
+            if wrong is not None:
+                complaints.append(f"{case.tool} {case.how}: {wrong}"[:500])
+        missions = (await here.call("mission_list", {}))[1]
+        assert [row["session_id"] for row in missions["sessions"]] == [here.mission_id]
+    assert not complaints, "\n".join([f"{len(complaints)} of {len(cases)}", *complaints[:40]])
 
 
-def test_a_flood_of_faults_is_told_in_few_words(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, LEGACY) as here:
-            keys = {f"directiv{number}": number for number in range(20_000)}
-            failed, body = await here.call("mission_start", {**START, **keys})
-            assert failed
-            *first, last = body["details"]["faults"]
-            assert len(first) == MOST_FAULTS
-            assert first[0] == {"field": "directiv0", "reason": "is not a known key; did you mean 'directive'?"}
-            assert last == {"field": "(input)", "reason": "there are 19500 more faults; fix these first"}
-
-    play(scene)
+async def test_a_flood_of_faults_is_told_in_few_words(tmp_path: Path) -> None:
+    async with stage(tmp_path, LEGACY) as here:
+        keys = {f"directiv{number}": number for number in range(20_000)}
+        failed, body = await here.call("mission_start", {**START, **keys})
+        assert failed
+        *first, last = body["details"]["faults"]
+        assert len(first) == MOST_FAULTS
+        assert first[0] == {"field": "directiv0", "reason": "is not a known key; did you mean 'directive'?"}
+        assert last == {"field": "(input)", "reason": "there are 19500 more faults; fix these first"}
 
 
-def test_what_a_schema_takes_is_not_refused_as_wrong(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, MODERN) as here:
-            schemas = await exact(here.client)
-            assert {tool for tool, _ in GOOD} == schemas.keys()
-            started: list[str] = []
-            for tool, arguments in GOOD:
-                assert Draft202012Validator(schemas[tool]).is_valid(arguments), arguments
-                failed, body = await here.call(tool, arguments)
-                assert not failed, (tool, str(arguments)[:300], body)
-                started += [body["session_id"]] if tool == "mission_start" else []
-            # What was accepted can be driven, told and read, whatever its arguments were.
-            for mission_id in started:
-                for tool in ("mission_iterate", "mission_status", "mission_history"):
-                    failed, body = await here.call(tool, {"session_id": mission_id})
-                    assert not failed, (tool, body)
-
-    play(scene)
+async def test_what_a_schema_takes_is_not_refused_as_wrong(tmp_path: Path) -> None:
+    async with stage(tmp_path, MODERN) as here:
+        schemas = await exact(here.client)
+        assert {tool for tool, _ in GOOD} == schemas.keys()
+        started: list[str] = []
+        for tool, arguments in GOOD:
+            assert Draft202012Validator(schemas[tool]).is_valid(arguments), arguments
+            failed, body = await here.call(tool, arguments)
+            assert not failed, (tool, str(arguments)[:300], body)
+            started += [body["session_id"]] if tool == "mission_start" else []
+        # What was accepted can be driven, told and read, whatever its arguments were.
+        for mission_id in started:
+            for tool in ("mission_iterate", "mission_status", "mission_history"):
+                failed, body = await here.call(tool, {"session_id": mission_id})
+                assert not failed, (tool, body)
 
 
-def test_the_schemas_that_clients_get_are_short_and_take_every_good_call(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, MODERN) as here:
-            tools = (await here.client.list_tools()).tools
-            ours = [tool for tool in tools if tool.name in MODELS]
-            sent = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in ours]
-            assert len(json.dumps(sent, separators=(",", ":"))) <= MOST_LISTED
-            for tool in ours:  # each field is there, as a property or in words
-                shown = json.dumps(tool.input_schema)
-                exactly = exact_schema(MODELS[tool.name])
-                for part in (exactly, *exactly.get("$defs", {}).values()):
-                    assert [name for name in part["properties"] if not re.search(rf"\b{name}\b", shown)] == []
-            for tool in tools:
-                for example in EXAMPLES[tool.name]:
-                    given = {**example, "pace": {"seconds": 2}} if example.get("pace") == 2 else example
-                    assert Draft202012Validator(tool.input_schema).is_valid(given), (tool.name, given)
-
-    play(scene)
+async def test_the_schemas_that_clients_get_are_short_and_take_every_good_call(tmp_path: Path) -> None:
+    async with stage(tmp_path, MODERN) as here:
+        tools = (await here.client.list_tools()).tools
+        ours = [tool for tool in tools if tool.name in MODELS]
+        sent = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in ours]
+        assert len(json.dumps(sent, separators=(",", ":"))) <= MOST_LISTED
+        for tool in ours:  # each field is there, as a property or in words
+            shown = json.dumps(tool.input_schema)
+            exactly = exact_schema(MODELS[tool.name])
+            for part in (exactly, *exactly.get("$defs", {}).values()):
+                assert [name for name in part["properties"] if not re.search(rf"\b{name}\b", shown)] == []
+        for tool in tools:
+            for example in EXAMPLES[tool.name]:
+                given = {**example, "pace": {"seconds": 2}} if example.get("pace") == 2 else example
+                assert Draft202012Validator(tool.input_schema).is_valid(given), (tool.name, given)

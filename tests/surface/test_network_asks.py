@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_stage import ERAS, house, run, words
+from gateway_stage import ERAS, house, words
 
 from pursuit import Budget, Mission, Runtime
 from pursuit.config.configuration import Configuration
@@ -42,25 +42,23 @@ def called(server: RawServer) -> int:
 
 @pytest.mark.guarantee("network-asks")
 @pytest.mark.parametrize("era", ERAS)
-def test_the_gateway_asks_before_a_host_is_called_that_the_network_rules_ask_about(era: str, tmp_path: Path) -> None:
+async def test_the_gateway_asks_before_a_host_is_called_that_the_network_rules_ask_about(
+    era: str, tmp_path: Path
+) -> None:
     server = RawServer(modern=True)
-
-    async def main() -> None:
-        async with server.serving() as url, house(tmp_path, far(url), policy=policy()) as stage:
-            client = await stage.client(era)
-            assert [tool["name"] for tool in await client.entries("tools/list", "tools")] == ["place", "ok"]
-            refused = await client.call("ok")
-            assert refused["isError"] is True and REASON in words(refused)
-            desk = Approvals(stage.runtime.runner)
-            (row,) = await desk.open()
-            assert (row.tool, called(server)) == ("far.ok", 0)
-            await desk.answer(row.approval_id, "once")
-            assert "isError" not in await client.call("ok") and called(server) == 1
-            read = await client.request("resources/read", {"uri": "x://a"})
-            assert REASON in read["error"]["message"]
-            assert not any(request.method == "resources/read" for request in server.requests)
-
-    run(main)
+    async with server.serving() as url, house(tmp_path, far(url), policy=policy()) as stage:
+        client = await stage.client(era)
+        assert [tool["name"] for tool in await client.entries("tools/list", "tools")] == ["place", "ok"]
+        refused = await client.call("ok")
+        assert refused["isError"] is True and REASON in words(refused)
+        desk = Approvals(stage.runtime.runner)
+        (row,) = await desk.open()
+        assert (row.tool, called(server)) == ("far.ok", 0)
+        await desk.answer(row.approval_id, "once")
+        assert "isError" not in await client.call("ok") and called(server) == 1
+        read = await client.request("resources/read", {"uri": "x://a"})
+        assert REASON in read["error"]["message"]
+        assert not any(request.method == "resources/read" for request in server.requests)
 
 
 @pytest.mark.parametrize(
@@ -72,21 +70,17 @@ def test_the_gateway_asks_before_a_host_is_called_that_the_network_rules_ask_abo
         ("ask", NetworkRules(ask=["example.com"]), True),
     ],
 )
-def test_the_mode_says_what_becomes_of_the_question(
+async def test_the_mode_says_what_becomes_of_the_question(
     mode: Mode, network: NetworkRules, calls: bool, tmp_path: Path
 ) -> None:
     server = RawServer(modern=True)
-
-    async def main() -> None:
-        async with server.serving() as url, house(tmp_path, far(url), policy=policy(mode, network)) as stage:
-            client = await stage.client("legacy")
-            result = await client.call("ok")
-            assert called(server) == calls and ("isError" in result) is not calls
-            assert calls or f"denied by policy: mode never, no one is asked: {REASON}" in words(result)
-            read = await client.request("resources/read", {"uri": "x://a"})
-            assert (REASON in read["error"]["message"]) is not calls
-
-    run(main)
+    async with server.serving() as url, house(tmp_path, far(url), policy=policy(mode, network)) as stage:
+        client = await stage.client("legacy")
+        result = await client.call("ok")
+        assert called(server) == calls and ("isError" in result) is not calls
+        assert calls or f"denied by policy: mode never, no one is asked: {REASON}" in words(result)
+        read = await client.request("resources/read", {"uri": "x://a"})
+        assert (REASON in read["error"]["message"]) is not calls
 
 
 def steps() -> Mission:
@@ -102,34 +96,26 @@ def steps() -> Mission:
 
 
 @pytest.mark.guarantee("network-asks")
-def test_a_mission_waits_for_a_yes_before_such_a_host_is_called(tmp_path: Path) -> None:
+async def test_a_mission_waits_for_a_yes_before_such_a_host_is_called(tmp_path: Path) -> None:
     server = RawServer(modern=False)
-
-    async def main() -> None:
-        async with server.serving() as url:
-            configuration = Configuration(servers={"far": far(url)}, policy=policy())
-            async with Runtime(state=tmp_path / "ledger.db", config=configuration) as runtime:
-                name = (await runtime.runner.start(steps())).session_id
-                assert (await runtime.runner.run(name)).waiting_for == "approval"
-                (row,) = await Approvals(runtime.runner).open(name)
-                assert REASON in row.description and called(server) == 0
-                await Approvals(runtime.runner).answer(row.approval_id, "once")
-                assert (await runtime.runner.run(name)).status == "completed"
-                assert called(server) == 1
-
-    run(main)
+    async with server.serving() as url:
+        configuration = Configuration(servers={"far": far(url)}, policy=policy())
+        async with Runtime(state=tmp_path / "ledger.db", config=configuration) as runtime:
+            name = (await runtime.runner.start(steps())).session_id
+            assert (await runtime.runner.run(name)).waiting_for == "approval"
+            (row,) = await Approvals(runtime.runner).open(name)
+            assert REASON in row.description and called(server) == 0
+            await Approvals(runtime.runner).answer(row.approval_id, "once")
+            assert (await runtime.runner.run(name)).status == "completed"
+            assert called(server) == 1
 
 
-def test_what_a_mission_file_brings_is_not_even_connected_to(tmp_path: Path) -> None:
+async def test_what_a_mission_file_brings_is_not_even_connected_to(tmp_path: Path) -> None:
     server = RawServer(modern=True)
-
-    async def main() -> None:
-        async with server.serving() as url:
-            configuration = Configuration(servers={"far": far(url, operators=False)}, policy=policy())
-            async with Runtime(state=tmp_path / "ledger.db", config=configuration) as runtime:
-                with pytest.raises(ValidationFailed) as refused:
-                    await runtime.runner.start(steps())
-                assert "name it in policy.network.allow" in refused.value.faults[0].reason
-        assert server.requests == []
-
-    run(main)
+    async with server.serving() as url:
+        configuration = Configuration(servers={"far": far(url, operators=False)}, policy=policy())
+        async with Runtime(state=tmp_path / "ledger.db", config=configuration) as runtime:
+            with pytest.raises(ValidationFailed) as refused:
+                await runtime.runner.start(steps())
+            assert "name it in policy.network.allow" in refused.value.faults[0].reason
+    assert server.requests == []

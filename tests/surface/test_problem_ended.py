@@ -73,21 +73,17 @@ def test_a_submission_in_time_is_not_told_to_have_spent_it_by_a_call_that_was_cu
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_after_the_time_a_second_submission_gets_the_receipt_also_if_the_server_does_not_list(
+async def test_after_the_time_a_second_submission_gets_the_receipt_also_if_the_server_does_not_list(
     tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands(monkeypatch)
     rude = {"command": "__python_executable__", "args": [str(EXAM.with_name("rude.py"))]}
     one = problem(tmp_path, kind="mcp", server=rude, submission=SCHEMA, budget={"wall_seconds": LONG})
     options = ProblemOptions(state=tmp_path / "ledger.db", look_seconds=0.1)
-
-    async def main() -> None:
-        async with Client(problem_server(one.manifest, options), mode=era, cache=None) as agent:
-            await agent.list_tools()  # or the client would ask for the list when it reads an answer
-            await agent.call_tool("probe", {"do": "hang"})
-            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-            hands.forward()
-            second = await agent.call_tool("submit_final", {"x": 3})
-            assert "already_submitted" in text(second) and "receipt" in text(second)
-
-    anyio.run(main)
+    async with Client(problem_server(one.manifest, options), mode=era, cache=None) as agent:
+        await agent.list_tools()  # or the client would ask for the list when it reads an answer
+        await agent.call_tool("probe", {"do": "hang"})
+        assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+        hands.forward()
+        second = await agent.call_tool("submit_final", {"x": 3})
+        assert "already_submitted" in text(second) and "receipt" in text(second)

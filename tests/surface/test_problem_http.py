@@ -60,80 +60,64 @@ async def tries(agent: Any) -> int:
 
 
 @pytest.mark.guarantee("clients-of-a-problem-share-nothing")
-def test_each_client_has_an_attempt_and_a_server_of_its_own(tmp_path: Path) -> None:
+async def test_each_client_has_an_attempt_and_a_server_of_its_own(tmp_path: Path) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA)
-
-    async def main() -> None:
-        async with serving(one, tmp_path) as url, AsyncExitStack() as stack:
-            agents = [
-                await stack.enter_async_context(client(f"{url}?client=eve", "legacy")),
-                await stack.enter_async_context(client(f"{url}?client=joe", "legacy")),
-                await stack.enter_async_context(client(f"{url}?client=ann", MODERN)),
-                await stack.enter_async_context(client(f"{url}?client=bob", MODERN)),
-            ]
-            for agent in agents:
-                assert await tries(agent) == 1
-            for agent in agents:
-                assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-            for agent in agents:
-                assert "already_submitted" in text(await agent.call_tool("submit_final", {"x": 3}))
-            async with client(f"{url}?client=ann", MODERN) as again:
-                assert "already_submitted" in text(await again.call_tool("submit_final", {"x": 3}))
-        found = await attempts(tmp_path)
-        assert len(found) == 4 and all(state.calls == 1 and state.status == "scored" for state in found)
-
-    anyio.run(main)
+    async with serving(one, tmp_path) as url, AsyncExitStack() as stack:
+        agents = [
+            await stack.enter_async_context(client(f"{url}?client=eve", "legacy")),
+            await stack.enter_async_context(client(f"{url}?client=joe", "legacy")),
+            await stack.enter_async_context(client(f"{url}?client=ann", MODERN)),
+            await stack.enter_async_context(client(f"{url}?client=bob", MODERN)),
+        ]
+        for agent in agents:
+            assert await tries(agent) == 1
+        for agent in agents:
+            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+        for agent in agents:
+            assert "already_submitted" in text(await agent.call_tool("submit_final", {"x": 3}))
+        async with client(f"{url}?client=ann", MODERN) as again:
+            assert "already_submitted" in text(await again.call_tool("submit_final", {"x": 3}))
+    found = await attempts(tmp_path)
+    assert len(found) == 4 and all(state.calls == 1 and state.status == "scored" for state in found)
 
 
-def test_who_cannot_be_told_apart_may_look_and_not_work(tmp_path: Path) -> None:
+async def test_who_cannot_be_told_apart_may_look_and_not_work(tmp_path: Path) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA)
-
-    async def main() -> None:
-        async with serving(one, tmp_path) as url, client(url, MODERN) as agent:
-            assert {"probe", "submit_final"} <= {tool.name for tool in (await agent.list_tools()).tools}
-            assert "# The exam" in text(await agent.call_tool("design_brief", {}))
-            for tool in ("probe", "submit_final"):
-                refused = await agent.call_tool(tool, {"x": 1})
-                assert refused.is_error and "?client=NAME" in text(refused)
-                assert refused.meta is not None and refused.meta[SERVER_INFO_META_KEY]["name"] == "exam"
-        assert await attempts(tmp_path) == []
-
-    anyio.run(main)
+    async with serving(one, tmp_path) as url, client(url, MODERN) as agent:
+        assert {"probe", "submit_final"} <= {tool.name for tool in (await agent.list_tools()).tools}
+        assert "# The exam" in text(await agent.call_tool("design_brief", {}))
+        for tool in ("probe", "submit_final"):
+            refused = await agent.call_tool(tool, {"x": 1})
+            assert refused.is_error and "?client=NAME" in text(refused)
+            assert refused.meta is not None and refused.meta[SERVER_INFO_META_KEY]["name"] == "exam"
+    assert await attempts(tmp_path) == []
 
 
-def test_a_token_is_a_client_and_reaches_no_others_attempt(tmp_path: Path) -> None:
+async def test_a_token_is_a_client_and_reaches_no_others_attempt(tmp_path: Path) -> None:
     one = problem(tmp_path, submission=SCHEMA)
     tokens = Tokens.beside(tmp_path / "ledger.db")
     keys = [tokens.make(name) for name in ("ann", "bob")]
-
-    async def main() -> None:
-        async with serving(one, tmp_path, tokens) as url:
-            for query in ("", "?client=x"):
-                for key in keys:
-                    async with client(url + query, MODERN, key) as agent:
-                        assert (await agent.call_tool("submit_final", {"x": 3})).is_error is bool(query)
-                        assert (await agent.call_tool("submit_final", {"x": 3})).is_error
-        assert sorted(state.opened.label for state in await attempts(tmp_path)) == ["ann", "bob"]
-
-    anyio.run(main)
+    async with serving(one, tmp_path, tokens) as url:
+        for query in ("", "?client=x"):
+            for key in keys:
+                async with client(url + query, MODERN, key) as agent:
+                    assert (await agent.call_tool("submit_final", {"x": 3})).is_error is bool(query)
+                    assert (await agent.call_tool("submit_final", {"x": 3})).is_error
+    assert sorted(state.opened.label for state in await attempts(tmp_path)) == ["ann", "bob"]
 
 
 @pytest.mark.parametrize("how", ["manifest", "option"])
-def test_all_work_at_one_attempt_if_somebody_says_so(tmp_path: Path, how: str) -> None:
+async def test_all_work_at_one_attempt_if_somebody_says_so(tmp_path: Path, how: str) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA, visibility={"shared_attempt": how == "manifest"})
     options = {} if how == "manifest" else {"attempt_id": "attempt-ours"}
-
-    async def main() -> None:
-        async with serving(one, tmp_path, **options) as url, AsyncExitStack() as stack:
-            first, second = [await stack.enter_async_context(client(url, era)) for era in ERAS]
-            assert await tries(first) == 1
-            assert await tries(second) in (1, 2)  # a server of both eras may have a process for each of them
-            assert not (await first.call_tool("submit_final", {"x": 3})).is_error
-            assert "already_submitted" in text(await second.call_tool("submit_final", {"x": 3}))
-        (state,) = await attempts(tmp_path)
-        assert state.calls == 2
-
-    anyio.run(main)
+    async with serving(one, tmp_path, **options) as url, AsyncExitStack() as stack:
+        first, second = [await stack.enter_async_context(client(url, era)) for era in ERAS]
+        assert await tries(first) == 1
+        assert await tries(second) in (1, 2)  # a server of both eras may have a process for each of them
+        assert not (await first.call_tool("submit_final", {"x": 3})).is_error
+        assert "already_submitted" in text(await second.call_tool("submit_final", {"x": 3}))
+    (state,) = await attempts(tmp_path)
+    assert state.calls == 2
 
 
 @asynccontextmanager
@@ -148,39 +132,31 @@ async def two(one: Problem, folder: Path, **options: Any) -> AsyncIterator[tuple
 
 
 @pytest.mark.guarantee("open-desks-are-bounded")
-def test_desks_are_bounded_and_idle_ones_make_room(tmp_path: Path) -> None:
+async def test_desks_are_bounded_and_idle_ones_make_room(tmp_path: Path) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA)
-
-    async def main() -> None:
-        async with two(one, tmp_path, idle_seconds=1e6) as (ann, bob):
-            assert await tries(ann) == 1
-            with pytest.raises(MCPError, match="concurrent clients is reached"):
-                await bob.call_tool("probe", {"x": 1})
-        async with two(one, tmp_path, idle_seconds=0) as (ann, bob):
-            assert [await tries(one) for one in (ann, bob, ann)] == [1, 1, 1]
-        found = await attempts(tmp_path)
-        assert sorted(state.calls for state in found) == [1, 3], "whoever comes back goes on with its attempt"
-
-    anyio.run(main)
+    async with two(one, tmp_path, idle_seconds=1e6) as (ann, bob):
+        assert await tries(ann) == 1
+        with pytest.raises(MCPError, match="concurrent clients is reached"):
+            await bob.call_tool("probe", {"x": 1})
+    async with two(one, tmp_path, idle_seconds=0) as (ann, bob):
+        assert [await tries(one) for one in (ann, bob, ann)] == [1, 1, 1]
+    found = await attempts(tmp_path)
+    assert sorted(state.calls for state in found) == [1, 3], "whoever comes back goes on with its attempt"
 
 
-def test_a_session_that_ends_gives_its_place_back(tmp_path: Path) -> None:
+async def test_a_session_that_ends_gives_its_place_back(tmp_path: Path) -> None:
     one = problem(tmp_path, submission=SCHEMA)
-
-    async def main() -> None:
-        async with serving(one, tmp_path, most_clients=1) as url:
-            for _ in range(3):
-                with anyio.fail_after(60):
-                    while True:  # the end of a session is told, and takes place a moment later
-                        try:
-                            async with client(f"{url}?client=ann", "legacy") as agent:
-                                assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-                            break
-                        except* Exception as group:
-                            assert "concurrent clients is reached" in "".join(map(str, _leaves(group)))
-        assert [state.opened.number for state in await attempts(tmp_path)] == [1, 2, 3]
-
-    anyio.run(main)
+    async with serving(one, tmp_path, most_clients=1) as url:
+        for _ in range(3):
+            with anyio.fail_after(60):
+                while True:  # the end of a session is told, and takes place a moment later
+                    try:
+                        async with client(f"{url}?client=ann", "legacy") as agent:
+                            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+                        break
+                    except* Exception as group:
+                        assert "concurrent clients is reached" in "".join(map(str, _leaves(group)))
+    assert [state.opened.number for state in await attempts(tmp_path)] == [1, 2, 3]
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

@@ -65,41 +65,33 @@ class Agent:
 @pytest.mark.guarantee("a-judge-never-speaks-to-an-agent")
 @pytest.mark.parametrize("mode", ["ask", "auto"])
 @pytest.mark.parametrize("era", ERAS)
-def test_a_judge_that_talks_is_heard_by_nobody_and_believes_nobody(tmp_path: Path, era: str, mode: str) -> None:
+async def test_a_judge_that_talks_is_heard_by_nobody_and_believes_nobody(tmp_path: Path, era: str, mode: str) -> None:
     one = problem(tmp_path, "gossip", submission=SCHEMA, scorer=GOSSIP)
-
-    async def main() -> None:
-        agent = Agent(one, tmp_path, era, mode=mode)
-        async with agent.client:
-            taken = await agent.call("submit_final", {"x": 3, "reference": 3})
-            assert not taken.is_error and len(agent.heard) == 1, agent.heard
-        assert not [secret for secret in SECRETS if secret in "".join(agent.heard)]
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and state.scored.error is None
-        assert [row.value for row in state.scored.rows] == [74.125, 0, 0]
-
-    anyio.run(main)
+    agent = Agent(one, tmp_path, era, mode=mode)
+    async with agent.client:
+        taken = await agent.call("submit_final", {"x": 3, "reference": 3})
+        assert not taken.is_error and len(agent.heard) == 1, agent.heard
+    assert not [secret for secret in SECRETS if secret in "".join(agent.heard)]
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and state.scored.error is None
+    assert [row.value for row in state.scored.rows] == [74.125, 0, 0]
 
 
 @pytest.mark.guarantee("a-problems-stderr-is-the-operators")
 @pytest.mark.parametrize("era", ERAS)
-def test_what_a_server_writes_to_stderr_is_told_to_no_agent(
+async def test_what_a_server_writes_to_stderr_is_told_to_no_agent(
     tmp_path: Path, era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "pursuit")
     one = problem(tmp_path, "probe", "gossip", submission=SCHEMA, scorer=GOSSIP)
-
-    async def main() -> None:
-        agent = Agent(one, tmp_path, era)
-        async with agent.client:
-            broken = await agent.call("probe", {"x": DIES})
-            assert broken.is_error and text(broken) == f"server 'upstream': the connection broke; {NOT_KNOWN}"
-            assert not (await agent.call("submit_final", {"x": DIES})).is_error
-        assert not [secret for secret in SECRETS if secret in "".join(agent.heard)]
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and "the connection broke" in (state.scored.error or "")
-
-    anyio.run(main)
+    agent = Agent(one, tmp_path, era)
+    async with agent.client:
+        broken = await agent.call("probe", {"x": DIES})
+        assert broken.is_error and text(broken) == f"server 'upstream': the connection broke; {NOT_KNOWN}"
+        assert not (await agent.call("submit_final", {"x": DIES})).is_error
+    assert not [secret for secret in SECRETS if secret in "".join(agent.heard)]
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and "the connection broke" in (state.scored.error or "")
     assert "the answer is 77.125" in caplog.text
     # What is logged by default may be shown to the agents of whoever started us.
     loud = "".join(str(vars(record)) for record in caplog.records if record.levelno > logging.DEBUG)
@@ -107,19 +99,15 @@ def test_what_a_server_writes_to_stderr_is_told_to_no_agent(
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_that_does_not_start_is_told_without_its_words(tmp_path: Path, era: str) -> None:
+async def test_a_server_that_does_not_start_is_told_without_its_words(tmp_path: Path, era: str) -> None:
     one = problem(tmp_path, "probe", str(tmp_path / "there"), submission=SCHEMA)
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            with pytest.raises(MCPError) as refused:
-                await agent.list_tools()
-            down = await agent.call_tool("submit_final", {"x": 1})
-            words = f"{refused.value.error.model_dump_json()} {text(down)}"
-            assert down.is_error and "it could not be started, or does not answer" in words
-            assert not [word for word in ("not today", str(tmp_path), "exam.py") if word in words], words
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        with pytest.raises(MCPError) as refused:
+            await agent.list_tools()
+        down = await agent.call_tool("submit_final", {"x": 1})
+        words = f"{refused.value.error.model_dump_json()} {text(down)}"
+        assert down.is_error and "it could not be started, or does not answer" in words
+        assert not [word for word in ("not today", str(tmp_path), "exam.py") if word in words], words
 
 
 def test_a_judge_that_policy_denies_is_a_problem_that_is_not_served(tmp_path: Path) -> None:
@@ -134,7 +122,7 @@ def test_a_judge_that_policy_denies_is_a_problem_that_is_not_served(tmp_path: Pa
 
 
 @pytest.mark.guarantee("a-leg-is-its-own-call-alone")
-def test_a_call_goes_on_only_as_itself_and_only_while_there_is_time(
+async def test_a_call_goes_on_only_as_itself_and_only_while_there_is_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands(monkeypatch)
@@ -156,45 +144,38 @@ def test_a_call_goes_on_only_as_itself_and_only_while_there_is_time(
         server = of.to_mcp_server(state=tmp_path / "ledger.db", mode="ask", attempt_id=attempt_id)
         return Client(server, mode=MODERN, cache=None, elicitation_callback=never)
 
-    async def main() -> None:
-        async with opened(one, "attempt-1") as agent:
-            first = await asked(agent, "probe", {"x": 1})
-            second = await asked(agent, "probe", {"x": 2}, first)
-            assert first.result_type == second.result_type == "input_required"
-            for name, arguments, last in (("probe", {"x": 3}, second), ("nap", {}, first)):
-                spent = await asked(agent, name, arguments, last)
-                assert spent.is_error and "the budget calls (2) is spent" in text(spent)
-            went_on = await asked(agent, "probe", {"x": 1}, first)
-            assert not went_on.is_error and "distance" in text(went_on)
-            again = await asked(agent, "probe", {"x": 1}, first)
-            assert again.is_error and "the budget calls (2) is spent" in text(again)
-            await agent.call_tool("submit_final", {"x": 3})
-            over = await asked(agent, "probe", {"x": 2}, second)
-            assert over.is_error and "already_submitted" in text(over)
-        async with opened(late, "attempt-2") as agent:
-            question = await asked(agent, "nap", {})
-            cut = await cut_off(tmp_path, hands, asked(agent, "nap", {}, question))
-            assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
-        counted = {state.attempt_id: (state.calls, len(state.series)) for state in await attempts(tmp_path)}
-        assert counted == {"attempt-1": (2, 1), "attempt-2": (1, 0)}
-
-    anyio.run(main)
+    async with opened(one, "attempt-1") as agent:
+        first = await asked(agent, "probe", {"x": 1})
+        second = await asked(agent, "probe", {"x": 2}, first)
+        assert first.result_type == second.result_type == "input_required"
+        for name, arguments, last in (("probe", {"x": 3}, second), ("nap", {}, first)):
+            spent = await asked(agent, name, arguments, last)
+            assert spent.is_error and "the budget calls (2) is spent" in text(spent)
+        went_on = await asked(agent, "probe", {"x": 1}, first)
+        assert not went_on.is_error and "distance" in text(went_on)
+        again = await asked(agent, "probe", {"x": 1}, first)
+        assert again.is_error and "the budget calls (2) is spent" in text(again)
+        await agent.call_tool("submit_final", {"x": 3})
+        over = await asked(agent, "probe", {"x": 2}, second)
+        assert over.is_error and "already_submitted" in text(over)
+    async with opened(late, "attempt-2") as agent:
+        question = await asked(agent, "nap", {})
+        cut = await cut_off(tmp_path, hands, asked(agent, "nap", {}, question))
+        assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
+    counted = {state.attempt_id: (state.calls, len(state.series)) for state in await attempts(tmp_path)}
+    assert counted == {"attempt-1": (2, 1), "attempt-2": (1, 0)}
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_call_of_a_tool_that_there_is_not_is_no_call(tmp_path: Path, era: str) -> None:
+async def test_a_call_of_a_tool_that_there_is_not_is_no_call(tmp_path: Path, era: str) -> None:
     one = problem(tmp_path, "look", submission=SCHEMA, budget={"calls": 1})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            for _ in range(2):
-                with pytest.raises(MCPError, match="Unknown tool: lok"):
-                    await agent.call_tool("lok", {})
-            assert not (await agent.call_tool("look", {})).is_error
-        (state,) = await attempts(tmp_path)
-        assert state.calls == 1
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        for _ in range(2):
+            with pytest.raises(MCPError, match="Unknown tool: lok"):
+                await agent.call_tool("lok", {})
+        assert not (await agent.call_tool("look", {})).is_error
+    (state,) = await attempts(tmp_path)
+    assert state.calls == 1
 
 
 FAILING = """
@@ -240,22 +221,18 @@ def test_what_a_judge_failed_at_is_judged_when_it_is_mended(tmp_path: Path, how:
     assert again["same"] is True and again["notes"] == [] and again["score"][0]["value"] == 0.5
 
 
-def test_a_tool_that_failed_to_judge_is_asked_again_at_the_next_opening_as_silently(tmp_path: Path) -> None:
+async def test_a_tool_that_failed_to_judge_is_asked_again_at_the_next_opening_as_silently(tmp_path: Path) -> None:
     one = problem(tmp_path, "gossip", submission=SCHEMA, scorer=GOSSIP)
-
-    async def main() -> None:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        earlier = Attempt(ledger, time.time, one.manifest, "attempt-1")
-        await earlier.submit({"x": 3})
-        await earlier.scored(AttemptScored(at=1.0, error="the server was down"))
-        await ledger.close()
-        agent = Agent(one, tmp_path, "legacy", attempt_id="attempt-1")
-        async with agent.client:
-            assert "already_submitted" in text(await agent.call("submit_final", {"x": 77.125}))
-            with anyio.fail_after(60):  # the judge is asked beside what the agent does, and only while it is served
-                while (state := (await attempts(tmp_path))[0]).scored is None or state.scored.error is not None:
-                    await anyio.sleep(0.05)
-        assert len(agent.heard) == 1
-        assert [row.value for row in state.scored.rows] == [74.125, 0, 0]
-
-    anyio.run(main)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    earlier = Attempt(ledger, time.time, one.manifest, "attempt-1")
+    await earlier.submit({"x": 3})
+    await earlier.scored(AttemptScored(at=1.0, error="the server was down"))
+    await ledger.close()
+    agent = Agent(one, tmp_path, "legacy", attempt_id="attempt-1")
+    async with agent.client:
+        assert "already_submitted" in text(await agent.call("submit_final", {"x": 77.125}))
+        with anyio.fail_after(60):  # the judge is asked beside what the agent does, and only while it is served
+            while (state := (await attempts(tmp_path))[0]).scored is None or state.scored.error is not None:
+                await anyio.sleep(0.05)
+    assert len(agent.heard) == 1
+    assert [row.value for row in state.scored.rows] == [74.125, 0, 0]

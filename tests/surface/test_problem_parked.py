@@ -31,53 +31,45 @@ async def settled(one: Problem) -> None:
 
 
 @pytest.mark.guarantee("an-unknown-submission-is-the-one")
-def test_while_a_submission_waits_for_an_answer_nobody_else_submits(tmp_path: Path) -> None:
+async def test_while_a_submission_waits_for_an_answer_nobody_else_submits(tmp_path: Path) -> None:
     one = asker(tmp_path, "legacy")
-
-    async def main() -> None:
-        async with agent_at(one, submit_wait_seconds=0.1) as agent:
-            first = await leg(agent, "submit_final", 1)
-            assert first.result_type == "input_required"
-            (state,) = await attempts(tmp_path)
-            assert (state.status, state.calls) == ("claimed", 0)
-            for x, last in ((2, None), (1, None), (2, first)):
-                refused = await leg(agent, "submit_final", x, last)
-                assert refused.is_error and "another submission of this attempt" in text(refused)
-            assert not (await leg(agent, "submit_final", 1, first)).is_error
-            again = await leg(agent, "submit_final", 1, first)
-            assert again.is_error and "already_submitted" in text(again) and '"fate"' not in text(again)
+    async with agent_at(one, submit_wait_seconds=0.1) as agent:
+        first = await leg(agent, "submit_final", 1)
+        assert first.result_type == "input_required"
         (state,) = await attempts(tmp_path)
-        assert state.taken is not None and state.taken.submission == {"x": 1} and state.taken.result is not None
-        assert log(one) == ["called 1", "submit_final 1"]
-
-    anyio.run(main)
+        assert (state.status, state.calls) == ("claimed", 0)
+        for x, last in ((2, None), (1, None), (2, first)):
+            refused = await leg(agent, "submit_final", x, last)
+            assert refused.is_error and "another submission of this attempt" in text(refused)
+        assert not (await leg(agent, "submit_final", 1, first)).is_error
+        again = await leg(agent, "submit_final", 1, first)
+        assert again.is_error and "already_submitted" in text(again) and '"fate"' not in text(again)
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None and state.taken.submission == {"x": 1} and state.taken.result is not None
+    assert log(one) == ["called 1", "submit_final 1"]
 
 
 @pytest.mark.guarantee("no-call-outlives-the-time")
-def test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more(
+async def test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands(monkeypatch)
     one = asker(tmp_path, "legacy", budget={"wall_seconds": LONG})
-
-    async def main() -> None:
-        async with agent_at(one) as agent:
-            assert (await leg(agent, "askme", 7)).result_type == "input_required"
-            assert (await leg(agent, "submit_final", 1)).result_type == "input_required"
-            hands.forward()
-            await settled(one)
-            await until(lambda: log(one).count("cancelled None") == 2)
-            over = await agent.call_tool("submit_final", {"x": 2})
-            assert "already_submitted" in text(over) and '"fate": "unknown"' in text(over)
-        (state,) = await attempts(tmp_path)
-        assert state.taken is not None and "the time was over" in state.taken.unknown
-        assert (state.calls, state.failed_calls, list(state.spent)) == (1, 1, ["wall_seconds"])
-        assert sorted(log(one)) == ["called 1", "called 7", "cancelled None", "cancelled None"]
-
-    anyio.run(main)
+    async with agent_at(one) as agent:
+        assert (await leg(agent, "askme", 7)).result_type == "input_required"
+        assert (await leg(agent, "submit_final", 1)).result_type == "input_required"
+        hands.forward()
+        await settled(one)
+        await until(lambda: log(one).count("cancelled None") == 2)
+        over = await agent.call_tool("submit_final", {"x": 2})
+        assert "already_submitted" in text(over) and '"fate": "unknown"' in text(over)
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None and "the time was over" in state.taken.unknown
+    assert (state.calls, state.failed_calls, list(state.spent)) == (1, 1, ["wall_seconds"])
+    assert sorted(log(one)) == ["called 1", "called 7", "cancelled None", "cancelled None"]
 
 
-def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(
+async def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands(monkeypatch)
@@ -89,57 +81,46 @@ def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(
             assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
             assert ('"fate": "unknown"' in text(cut)) is (tool == "submit_final")
 
-    async def main() -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cut_off, "askme", "attempt-1")
-            tasks.start_soon(cut_off, "submit_final", "attempt-2")
-            await until(lambda: (tmp_path / "log").exists() and log(one).count("answered None") == 2)
-            hands.forward()
-        found = {state.attempt_id: state for state in await attempts(tmp_path)}
-        first, second = found["attempt-1"], found["attempt-2"]
-        assert (first.calls, first.failed_calls, list(first.spent)) == (1, 1, ["wall_seconds"])
-        assert second.taken is not None and "the time was over" in second.taken.unknown
-
-    anyio.run(main)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cut_off, "askme", "attempt-1")
+        tasks.start_soon(cut_off, "submit_final", "attempt-2")
+        await until(lambda: (tmp_path / "log").exists() and log(one).count("answered None") == 2)
+        hands.forward()
+    found = {state.attempt_id: state for state in await attempts(tmp_path)}
+    first, second = found["attempt-1"], found["attempt-2"]
+    assert (first.calls, first.failed_calls, list(first.spent)) == (1, 1, ["wall_seconds"])
+    assert second.taken is not None and "the time was over" in second.taken.unknown
 
 
-def test_a_submission_that_the_server_takes_without_an_answer_is_settled_though_nobody_came_back(
+async def test_a_submission_that_the_server_takes_without_an_answer_is_settled_though_nobody_came_back(
     tmp_path: Path,
 ) -> None:
     one = asker(tmp_path, "legacy")
-
-    async def main() -> None:
-        async with agent_at(one, limits=GatewayLimits(ask_seconds=0.05)) as agent:
-            assert (await leg(agent, "submit_final", -1)).result_type == "input_required"
-            with anyio.fail_after(20):
-                while (await attempts(tmp_path))[0].calls == 0:
-                    await anyio.sleep(0.02)
-            assert (await leg(agent, "submit_final", 3)).result_type == "input_required", "the first one was refused"
-            await settled(one)
-        (state,) = await attempts(tmp_path)
-        assert state.taken is not None and state.taken.submission == {"x": 3} and not state.taken.unknown
-        assert (state.calls, state.failed_calls) == (1, 1)
-
-    anyio.run(main)
+    async with agent_at(one, limits=GatewayLimits(ask_seconds=0.05)) as agent:
+        assert (await leg(agent, "submit_final", -1)).result_type == "input_required"
+        with anyio.fail_after(20):
+            while (await attempts(tmp_path))[0].calls == 0:
+                await anyio.sleep(0.02)
+        assert (await leg(agent, "submit_final", 3)).result_type == "input_required", "the first one was refused"
+        await settled(one)
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None and state.taken.submission == {"x": 3} and not state.taken.unknown
+    assert (state.calls, state.failed_calls) == (1, 1)
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_a_submission_whose_server_or_client_leaves_before_the_answer_may_have_been_taken(
+async def test_a_submission_whose_server_or_client_leaves_before_the_answer_may_have_been_taken(
     tmp_path: Path, dies: bool
 ) -> None:
     one = asker(tmp_path, "legacy")
-
-    async def main() -> None:
-        async with agent_at(one, attempt_id="attempt-1") as agent:
-            first = await leg(agent, "submit_final", 666)
-            if dies:
-                lost = await leg(agent, "submit_final", 666, first)
-                assert lost.is_error and "it is not known whether it took" in text(lost) and '"fate"' in text(lost)
-        (state,) = await attempts(tmp_path)
-        assert state.taken is not None
-        assert ("went away" if dies else "cut it off") in state.taken.unknown
-
-    anyio.run(main)
+    async with agent_at(one, attempt_id="attempt-1") as agent:
+        first = await leg(agent, "submit_final", 666)
+        if dies:
+            lost = await leg(agent, "submit_final", 666, first)
+            assert lost.is_error and "it is not known whether it took" in text(lost) and '"fate"' in text(lost)
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None
+    assert ("went away" if dies else "cut it off") in state.taken.unknown
 
 
 def test_a_client_that_says_later_that_it_cannot_be_asked_goes_on_with_the_same_submission(tmp_path: Path) -> None:

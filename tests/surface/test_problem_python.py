@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 from problem_stage import EXAM, SCHEMA, attempts, client, problem, text
@@ -46,7 +45,7 @@ async def submitted(server: Any, given: dict[str, Any], era: str = "auto") -> st
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_problem_is_made_and_served_from_plain_code_and_inside_a_loop(
+async def test_a_problem_is_made_and_served_from_plain_code_and_inside_a_loop(
     tmp_path: Path, source: Callable[[Path], Problem]
 ) -> None:
     given: dict[str, Any] = {"answer": "x"} if source is shipped else {"x": 3}
@@ -54,14 +53,10 @@ def test_a_problem_is_made_and_served_from_plain_code_and_inside_a_loop(
     made = source(tmp_path)
     server = made.to_mcp_server(**options)
     assert server.name == "mine"
-
-    async def main() -> list[str]:
-        inside = source(tmp_path)
-        assert inside.manifest.problem_id == made.problem_id
-        served = [("auto", server), ("legacy", inside.to_mcp_server(**options))]
-        return [await submitted(each, given, era) for era, each in served]
-
-    assert anyio.run(main) == ["mine", "mine"]
+    inside = source(tmp_path)
+    assert inside.manifest.problem_id == made.problem_id
+    served = [("auto", server), ("legacy", inside.to_mcp_server(**options))]
+    assert [await submitted(each, given, era) for era, each in served] == ["mine", "mine"]
 
 
 def test_a_wrong_field_is_told_with_all_others() -> None:
@@ -90,22 +85,18 @@ def test_half_of_a_character_is_a_fault() -> None:
         ("summary+raw", "1. In short. <https://example.org/paper>\n   In full.\n2. Also this.\n   x"),
     ],
 )
-def test_the_served_brief_has_its_sources_as_the_manifest_says(tmp_path: Path, mode: str, shown: str) -> None:
+async def test_the_served_brief_has_its_sources_as_the_manifest_says(tmp_path: Path, mode: str, shown: str) -> None:
     one = problem(tmp_path, visibility={"citation_mode": mode}, citations=CITED)
-
-    async def main() -> None:
-        for cited in (True, False):
-            async with client(one, tmp_path, "2026-07-28", include_citation=cited) as agent:
-                brief = text(await agent.call_tool("design_brief", {}))
-            assert brief == one.brief(include_citation=cited)
-            assert (f"## Sources\n\n{shown}\n\n## Tools" in brief) is cited
-            assert ("example.org" in brief) is cited
-
-    anyio.run(main)
+    for cited in (True, False):
+        async with client(one, tmp_path, "2026-07-28", include_citation=cited) as agent:
+            brief = text(await agent.call_tool("design_brief", {}))
+        assert brief == one.brief(include_citation=cited)
+        assert (f"## Sources\n\n{shown}\n\n## Tools" in brief) is cited
+        assert ("example.org" in brief) is cited
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto"])
-def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path, era: str) -> None:
+async def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path, era: str) -> None:
     words = [
         "problem",
         "serve",
@@ -116,18 +107,14 @@ def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path, era:
         "--state",
         str(tmp_path / "a.db"),
     ]
-
-    async def main() -> None:
-        parameters = StdioServerParameters(command=sys.executable, args=["-m", "pursuit", *words])
-        async with Client(stdio_client(parameters), mode=era) as agent:
-            assert agent.server_info is not None and agent.server_info.name == "words"
-            brief = text(await agent.call_tool("design_brief", {}))
-            assert brief.startswith("# Pangram\n") and "Sources" not in brief and "Eckler" not in brief
-
-    anyio.run(main)
+    parameters = StdioServerParameters(command=sys.executable, args=["-m", "pursuit", *words])
+    async with Client(stdio_client(parameters), mode=era) as agent:
+        assert agent.server_info is not None and agent.server_info.name == "words"
+        brief = text(await agent.call_tool("design_brief", {}))
+        assert brief.startswith("# Pangram\n") and "Sources" not in brief and "Eckler" not in brief
 
 
-def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_made_of(tmp_path: Path) -> None:
+async def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_made_of(tmp_path: Path) -> None:
     def made(target: float) -> Problem:
         rule = {"metric": "distance", "expression": "abs(submission['x'] - 3)"}
         measured = {"metric": "distance", "direction": "minimize", "target": target}
@@ -135,23 +122,20 @@ def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_made_of
         words = [quick(str(EXAM)), "probe"]
         return Problem.from_stdio(sys.executable, words, cwd=str(tmp_path), submission=SCHEMA, scorer=scorer)
 
-    async def main() -> None:
-        one, state = made(0.4321), tmp_path / "ledger.db"
-        with pytest.raises(AttemptNotFound):
-            await one.replay("attempt-1", state=state)
-        await submitted(one.to_mcp_server(state=state, attempt_id="attempt-1"), {"x": 3.25})
-        again = await made(0.4321).replay("attempt-1", state=state)
-        assert again.same and again.solved and again.rows[0].value == 0.25 and again.notes == ()
-        other = await made(0.1234).replay("attempt-1", state=state)
-        assert not other.same and "not the one that the attempt was made with" in other.notes[0]
-        with pytest.raises(InvalidArgument, match="is an attempt at 'problem', not 'pangram'"):
-            await Problem.shipped("pangram").replay("attempt-1", state=state)
-
-    anyio.run(main)
+    one, state = made(0.4321), tmp_path / "ledger.db"
+    with pytest.raises(AttemptNotFound):
+        await one.replay("attempt-1", state=state)
+    await submitted(one.to_mcp_server(state=state, attempt_id="attempt-1"), {"x": 3.25})
+    again = await made(0.4321).replay("attempt-1", state=state)
+    assert again.same and again.solved and again.rows[0].value == 0.25 and again.notes == ()
+    other = await made(0.1234).replay("attempt-1", state=state)
+    assert not other.same and "not the one that the attempt was made with" in other.notes[0]
+    with pytest.raises(InvalidArgument, match="is an attempt at 'problem', not 'pangram'"):
+        await Problem.shipped("pangram").replay("attempt-1", state=state)
 
 
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-def test_a_problem_taken_in_tells_further_limits_and_its_brief_costs_no_call(tmp_path: Path, era: str) -> None:
+async def test_a_problem_taken_in_tells_further_limits_and_its_brief_costs_no_call(tmp_path: Path, era: str) -> None:
     words = [quick("-m", "pursuit"), "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
     outer = Problem.from_stdio(sys.executable, words, budget={"calls": 1, "wall_seconds": 2_592_000})
     further = "\n## Further limits\n\n- calls of tools: 1\n- seconds from the first call: 2592000\n"
@@ -170,4 +154,4 @@ def test_a_problem_taken_in_tells_further_limits_and_its_brief_costs_no_call(tmp
             assert "known: words.txt" in text(await agent.call_tool("design_brief", {"asset": "no.txt"}))
         assert await attempts(tmp_path, "problem") == []
 
-    anyio.run(main)
+    await main()

@@ -12,26 +12,22 @@ from test_problem_http import serving
 IDLE = 0.3
 
 
-def test_clients_that_come_at_once_make_room_together_and_end_nothing(tmp_path: Path) -> None:
+async def test_clients_that_come_at_once_make_room_together_and_end_nothing(tmp_path: Path) -> None:
     one = problem(tmp_path, submission=SCHEMA)
     refused: list[bool] = []
+    async with serving(one, tmp_path, most_clients=4, idle_seconds=IDLE) as url:
 
-    async def main() -> None:
-        async with serving(one, tmp_path, most_clients=4, idle_seconds=IDLE) as url:
+        async def visit(name: str) -> None:
+            async with client(f"{url}?client={name}", MODERN) as agent:
+                refused.append((await agent.call_tool("submit_final", {"x": 3})).is_error)
 
-            async def visit(name: str) -> None:
-                async with client(f"{url}?client={name}", MODERN) as agent:
-                    refused.append((await agent.call_tool("submit_final", {"x": 3})).is_error)
-
-            async with anyio.create_task_group() as tasks:
-                for name in "abcd":
-                    tasks.start_soon(visit, name)
-            await anyio.sleep(IDLE)  # so long nobody comes
-            async with anyio.create_task_group() as tasks:
-                for name in "ef":
-                    tasks.start_soon(visit, name)
-            await visit("a")
-        assert refused == [False] * 6 + [True], "who comes back has submitted, and everybody was served"
-        assert len(await attempts(tmp_path)) == 6
-
-    anyio.run(main)
+        async with anyio.create_task_group() as tasks:
+            for name in "abcd":
+                tasks.start_soon(visit, name)
+        await anyio.sleep(IDLE)  # so long nobody comes
+        async with anyio.create_task_group() as tasks:
+            for name in "ef":
+                tasks.start_soon(visit, name)
+        await visit("a")
+    assert refused == [False] * 6 + [True], "who comes back has submitted, and everybody was served"
+    assert len(await attempts(tmp_path)) == 6

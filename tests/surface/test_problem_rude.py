@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from cli_stage import Place
 from mcp.shared.exceptions import MCPError
@@ -44,21 +43,21 @@ def call(agent: RawClient, tool: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("era", [OLD, NEW])
-def test_answers_of_any_shape_pass_and_are_kept(tmp_path: Path, era: str) -> None:
+async def test_answers_of_any_shape_pass_and_are_kept(tmp_path: Path, era: str) -> None:
     one = rude(tmp_path, "own", scorer=ACCEPTED)
     with talking(served(one), era=era, folder=tmp_path) as agent:
         agent.hello()
         assert call(agent, "probe", do="no list")["content"] == "nope"
         assert "metrics" in call(agent, "probe", do="deep")["structuredContent"]
         assert "metrics" in call(agent, "submit_final", do="deep")["structuredContent"]
-    (state,) = anyio.run(attempts, tmp_path)
+    (state,) = await attempts(tmp_path)
     assert (state.calls, state.failed_calls, state.series) == (2, 0, [])
     assert state.taken is not None and not state.taken.unknown
     assert state.scored is not None and state.scored.solved
 
 
 @pytest.mark.parametrize("era", [OLD, NEW])
-def test_a_server_that_stops_listing_holds_up_no_submission(tmp_path: Path, era: str) -> None:
+async def test_a_server_that_stops_listing_holds_up_no_submission(tmp_path: Path, era: str) -> None:
     one = rude(tmp_path, submission=SCHEMA, budget={"wall_seconds": 8})
     with talking(served(one), era=era, folder=tmp_path) as agent:
         agent.hello()
@@ -67,36 +66,28 @@ def test_a_server_that_stops_listing_holds_up_no_submission(tmp_path: Path, era:
             assert not call(agent, "submit_final", x=3)["isError"]
         else:
             assert "the budget wall_seconds (8) is spent" in str(call(agent, "probe")["content"])
-    (state,) = anyio.run(attempts, tmp_path)
+    (state,) = await attempts(tmp_path)
     assert (state.scored is not None) is (era == OLD) and bool(state.spent) is (era == NEW)
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_list_that_the_server_refuses_is_empty(tmp_path: Path, era: str) -> None:
+async def test_a_list_that_the_server_refuses_is_empty(tmp_path: Path, era: str) -> None:
     one = rude(tmp_path, "refuses", submission=SCHEMA)
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            assert {tool.name for tool in (await agent.list_tools()).tools} == {"probe", "submit_final", "design_brief"}
-            assert "`probe`" in text(await agent.call_tool("design_brief", {}))
-            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        assert {tool.name for tool in (await agent.list_tools()).tools} == {"probe", "submit_final", "design_brief"}
+        assert "`probe`" in text(await agent.call_tool("design_brief", {}))
+        assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_what_a_server_says_to_refused_submissions_is_paid_for(tmp_path: Path, era: str) -> None:
+async def test_what_a_server_says_to_refused_submissions_is_paid_for(tmp_path: Path, era: str) -> None:
     one = rude(tmp_path, "own", scorer=ACCEPTED, budget={"calls": 2})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            answers = [text(await agent.call_tool("submit_final", {"do": "refuse"})) for _ in range(4)]
-            assert answers[:3] == ["cold"] * 3, "the last of them after the calls were spent"
-            assert "the budget calls (2) is spent; the attempt is over" in answers[3]
-        (state,) = await attempts(tmp_path)
-        assert (state.calls, state.failed_calls, state.taken) == (3, 3, None)
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        answers = [text(await agent.call_tool("submit_final", {"do": "refuse"})) for _ in range(4)]
+        assert answers[:3] == ["cold"] * 3, "the last of them after the calls were spent"
+        assert "the budget calls (2) is spent; the attempt is over" in answers[3]
+    (state,) = await attempts(tmp_path)
+    assert (state.calls, state.failed_calls, state.taken) == (3, 3, None)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -119,12 +110,11 @@ def test_what_a_server_says_to_refused_submissions_is_paid_for(tmp_path: Path, e
         ),
     ],
 )
-def test_tools_that_the_server_does_not_have_are_told_to_the_operator(
+async def test_tools_that_the_server_does_not_have_are_told_to_the_operator(
     tmp_path: Path, era: str, named: dict[str, Any], field: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = rude(tmp_path, submission=SCHEMA, **named)
-
-    async def main() -> None:
+    with caplog.at_level(logging.ERROR):
         async with client(one, tmp_path, era) as agent:
             with pytest.raises(MCPError, match="names tools that its server does not have"):
                 await agent.list_tools()
@@ -132,9 +122,6 @@ def test_tools_that_the_server_does_not_have_are_told_to_the_operator(
                 refused = await agent.call_tool(tool, {"x": 3})
                 assert refused.is_error and "jugde" not in text(refused) and "cannot be worked at" in text(refused)
         assert await attempts(tmp_path) == []
-
-    with caplog.at_level(logging.ERROR):
-        anyio.run(main)
     (told,) = [vars(record) for record in caplog.records if "cannot be worked at" in record.getMessage()]
     assert f"{field}: {why}" in str(told).replace("\\", "")
     if era == MODERN:
@@ -143,60 +130,48 @@ def test_tools_that_the_server_does_not_have_are_told_to_the_operator(
 
 
 @pytest.mark.parametrize("deep", ["print('[' * 100_000)", "print('{\"distance\": ' * 5000)"])
-def test_a_judge_that_says_something_bottomless_cannot_score(tmp_path: Path, deep: str) -> None:
+async def test_a_judge_that_says_something_bottomless_cannot_score(tmp_path: Path, deep: str) -> None:
     command = ["__python_executable__", "-c", deep]
     one = problem(tmp_path, submission=SCHEMA, scorer={"kind": "command", "command": command, "metrics": [METRIC]})
-
-    async def main() -> None:
-        for _ in range(2):  # the second opening asks the judge once more
-            async with client(one, tmp_path, MODERN, attempt_id="attempt-1") as agent:
-                await agent.call_tool("submit_final", {"x": 3})
-                assert (await agent.call_tool("design_brief", {})).content
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and state.scored.error is not None
-
-    anyio.run(main)
+    for _ in range(2):  # the second opening asks the judge once more
+        async with client(one, tmp_path, MODERN, attempt_id="attempt-1") as agent:
+            await agent.call_tool("submit_final", {"x": 3})
+            assert (await agent.call_tool("design_brief", {})).content
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and state.scored.error is not None
     again = Place(tmp_path).run(
         "problem", "replay", "attempt-1", "--problem", str(one.manifest.path), "--state", "ledger.db", code=2
     )
     assert "cannot be judged again" in again.stderr and "internal" not in again.stderr
 
 
-def test_a_judge_whose_child_keeps_the_pipe_is_heard_at_once(tmp_path: Path) -> None:
+async def test_a_judge_whose_child_keeps_the_pipe_is_heard_at_once(tmp_path: Path) -> None:
     leaves = "setsid sleep 30 & echo '{\"distance\": 0.25}'"
     scorer = {"kind": "command", "command": ["sh", "-c", leaves], "metrics": [METRIC], "timeout": 20}
     one = problem(tmp_path, submission=SCHEMA, scorer=scorer)
-
-    async def main() -> None:
-        async with client(one, tmp_path, MODERN) as agent:
-            await agent.call_tool("submit_final", {"x": 3})
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and state.scored.rows[0].value == 0.25
-
-    anyio.run(main)
+    async with client(one, tmp_path, MODERN) as agent:
+        await agent.call_tool("submit_final", {"x": 3})
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and state.scored.rows[0].value == 0.25
 
 
-def test_the_time_of_a_submission_is_that_of_its_claim(tmp_path: Path) -> None:
+async def test_the_time_of_a_submission_is_that_of_its_claim(tmp_path: Path) -> None:
     one = rude(tmp_path, "own", scorer=ACCEPTED)
+    from pursuit.ledger.sqlite import SqliteLedger
 
-    async def main() -> None:
-        from pursuit.ledger.sqlite import SqliteLedger
-
-        ledger, then = SqliteLedger.open(tmp_path / "ledger.db"), time.time() - 86_400
-        gone = Attempt(ledger, lambda: then, one.manifest, "attempt-1")
-        await gone.fix_form("submit_final")
-        await gone.claim({"x": 1})
-        await ledger.close()
-        said = Place(tmp_path).run(
-            "problem", "replay", "attempt-1", "--problem", str(one.manifest.path), "--state", "ledger.db", code=2
-        )
-        assert "was cut off before the server answered" in said.stderr
-        async with client(one, tmp_path, MODERN, attempt_id="attempt-1") as agent:
-            assert (await agent.call_tool("submit_final", {"x": 2})).is_error
-        (state,) = await attempts(tmp_path)
-        assert state.taken is not None and state.taken.unknown and state.taken.at == then
-
-    anyio.run(main)
+    ledger, then = SqliteLedger.open(tmp_path / "ledger.db"), time.time() - 86_400
+    gone = Attempt(ledger, lambda: then, one.manifest, "attempt-1")
+    await gone.fix_form("submit_final")
+    await gone.claim({"x": 1})
+    await ledger.close()
+    said = Place(tmp_path).run(
+        "problem", "replay", "attempt-1", "--problem", str(one.manifest.path), "--state", "ledger.db", code=2
+    )
+    assert "was cut off before the server answered" in said.stderr
+    async with client(one, tmp_path, MODERN, attempt_id="attempt-1") as agent:
+        assert (await agent.call_tool("submit_final", {"x": 2})).is_error
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None and state.taken.unknown and state.taken.at == then
 
 
 @pytest.mark.parametrize(
@@ -207,15 +182,15 @@ def test_the_time_of_a_submission_is_that_of_its_claim(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.damaged_ledger("edits the database")
-def test_a_damaged_attempt_is_named_and_hides_no_other(tmp_path: Path, damage: str, words: str) -> None:
+async def test_a_damaged_attempt_is_named_and_hides_no_other(tmp_path: Path, damage: str, words: str) -> None:
     one = problem(tmp_path, submission=SCHEMA)
 
     async def hand_in(attempt_id: str, x: float) -> str:
         async with client(one, tmp_path, MODERN, attempt_id=attempt_id) as agent:
             return text(await agent.call_tool("submit_final", {"x": x}))
 
-    anyio.run(hand_in, "attempt-1", 3)
-    anyio.run(hand_in, "attempt-2", 3)
+    await hand_in("attempt-1", 3)
+    await hand_in("attempt-2", 3)
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger, ledger:
         ledger.execute(damage)
     ledger.close()
@@ -229,35 +204,27 @@ def test_a_damaged_attempt_is_named_and_hides_no_other(tmp_path: Path, damage: s
     assert words in refused.stderr and "internal" not in refused.stderr
 
 
-def test_texts_are_checked_before_anything_runs(tmp_path: Path) -> None:
+async def test_texts_are_checked_before_anything_runs(tmp_path: Path) -> None:
     one: Any = problem(tmp_path, submission=SCHEMA)
     with pytest.raises(ValidationFailed) as failed:
         one.to_mcp_server(server_name=5, label="\x1b[31m")
     assert [fault.field for fault in failed.value.faults] == ["server_name", "label"]
     with pytest.raises(ValidationFailed):
-        anyio.run(one.replay, 3)
+        await one.replay(3)
 
 
-def test_a_shared_attempt_at_another_version_is_refused_at_the_start(tmp_path: Path) -> None:
+async def test_a_shared_attempt_at_another_version_is_refused_at_the_start(tmp_path: Path) -> None:
     one = problem(tmp_path, submission=SCHEMA, visibility={"shared_attempt": True})
-
-    async def hand_in() -> None:
-        async with client(one, tmp_path, MODERN) as agent:
-            await agent.call_tool("submit_final", {"x": 3})
-
-    anyio.run(hand_in)
+    async with client(one, tmp_path, MODERN) as agent:
+        await agent.call_tool("submit_final", {"x": 3})
     problem(tmp_path, submission=SCHEMA, visibility={"shared_attempt": True}, tags=["changed"])
     refused = Place(tmp_path).run("problem", "serve", str(one.manifest.path), "--state", "ledger.db", code=2)
     assert "--attempt attempt-NAME" in refused.stderr
 
 
-def test_a_server_that_starts_slowly_is_no_old_server(tmp_path: Path) -> None:
+async def test_a_server_that_starts_slowly_is_no_old_server(tmp_path: Path) -> None:
     one = rude(tmp_path, "late=9", submission=SCHEMA)
-
-    async def main() -> None:
-        async with client(one, tmp_path, "auto") as agent:  # its probe waits for 10 s
-            assert agent.server_info is not None and agent.server_info.name == "exam"
-            assert "probe" in {tool.name for tool in (await agent.list_tools()).tools}
-            assert not (await agent.call_tool("probe", {})).is_error
-
-    anyio.run(main)
+    async with client(one, tmp_path, "auto") as agent:  # its probe waits for 10 s
+        assert agent.server_info is not None and agent.server_info.name == "exam"
+        assert "probe" in {tool.name for tool in (await agent.list_tools()).tools}
+        assert not (await agent.call_tool("probe", {})).is_error

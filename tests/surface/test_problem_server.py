@@ -23,30 +23,26 @@ ADDRESS = "problem://design-brief"
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_brief_is_a_resource_a_prompt_and_a_tool(tmp_path: Path, era: str) -> None:
+async def test_the_brief_is_a_resource_a_prompt_and_a_tool(tmp_path: Path, era: str) -> None:
     cited = [{"summary": "Somebody (1999).", "raw": "S. Omebody, 1999."}]
     one = problem(tmp_path, "probe", citations=cited, budget={"calls": 7})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            (content,) = (await agent.read_resource(ADDRESS)).contents
-            brief: str = getattr(content, "text", "")
-            (message,) = (await agent.get_prompt("design-brief")).messages
-            assert getattr(message.content, "text", "") == brief
-            assert text(await agent.call_tool("design_brief", {})) == brief
-            assert ADDRESS in [str(row.uri) for row in (await agent.list_resources()).resources]
-            assert [row.name for row in (await agent.list_prompts()).prompts] == ["design-brief"]
-        lines = brief.splitlines()
-        assert [line for line in lines if line.startswith("# ")] == ["# The exam"]
-        for words in ("Find a number.", "Somebody (1999).", "`probe`: Says how far it is.", "calls of tools: 7"):
-            assert words in brief
-        assert "S. Omebody" not in brief
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        (content,) = (await agent.read_resource(ADDRESS)).contents
+        brief: str = getattr(content, "text", "")
+        (message,) = (await agent.get_prompt("design-brief")).messages
+        assert getattr(message.content, "text", "") == brief
+        assert text(await agent.call_tool("design_brief", {})) == brief
+        assert ADDRESS in [str(row.uri) for row in (await agent.list_resources()).resources]
+        assert [row.name for row in (await agent.list_prompts()).prompts] == ["design-brief"]
+    lines = brief.splitlines()
+    assert [line for line in lines if line.startswith("# ")] == ["# The exam"]
+    for words in ("Find a number.", "Somebody (1999).", "`probe`: Says how far it is.", "calls of tools: 7"):
+        assert words in brief
+    assert "S. Omebody" not in brief
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path, era: str) -> None:
+async def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path, era: str) -> None:
     cited = [{"summary": "In short.", "raw": "In full."}]
 
     async def told(problem: Problem) -> str:
@@ -57,113 +53,90 @@ def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path, 
         one = problem(tmp_path, visibility={"citation_mode": mode}, citations=cited)
         brief = one.brief()
         assert {words for words in ("In short.", "In full.") if words in brief} == shown, mode
-        assert anyio.run(told, one) == brief
+        assert await told(one) == brief
         assert "## Sources" not in one.brief(include_citation=False)
-
-    async def main() -> None:
-        async with client(one, tmp_path, era, include_citation=False) as agent:
-            assert "In full." not in text(await agent.call_tool("design_brief", {}))
-
-    anyio.run(main)
+    async with client(one, tmp_path, era, include_citation=False) as agent:
+        assert "In full." not in text(await agent.call_tool("design_brief", {}))
 
 
 @pytest.mark.guarantee("a-problems-tools-are-the-upstreams-own")
 @pytest.mark.parametrize("era", ERAS)
-def test_the_upstreams_tools_pass_exactly(tmp_path: Path, era: str) -> None:
+async def test_the_upstreams_tools_pass_exactly(tmp_path: Path, era: str) -> None:
     one = problem(tmp_path, "probe", "look", submission=SCHEMA)
+    import sys
 
-    async def main() -> None:
-        import sys
+    from mcp import StdioServerParameters, stdio_client
 
-        from mcp import StdioServerParameters, stdio_client
-
-        direct = Client(
-            stdio_client(StdioServerParameters(command=sys.executable, args=[quick(str(EXAM)), "probe", "look"]))
-        )
-        async with direct as plainly, client(one, tmp_path, era) as agent:
-            theirs = {tool.name: plain(tool) for tool in (await plainly.list_tools()).tools}
-            ours = {tool.name: plain(tool) for tool in (await agent.list_tools()).tools}
-            assert {name: ours[name] for name in theirs} == theirs
-            assert set(ours) == {*theirs, "submit_final", "design_brief"}
-            assert ours["submit_final"]["inputSchema"] == SCHEMA
-            same = [plain(await each.call_tool("look", {"x": 2})) for each in (plainly, agent)]
-            assert same[0]["content"] == same[1]["content"]
-
-    anyio.run(main)
+    direct = Client(
+        stdio_client(StdioServerParameters(command=sys.executable, args=[quick(str(EXAM)), "probe", "look"]))
+    )
+    async with direct as plainly, client(one, tmp_path, era) as agent:
+        theirs = {tool.name: plain(tool) for tool in (await plainly.list_tools()).tools}
+        ours = {tool.name: plain(tool) for tool in (await agent.list_tools()).tools}
+        assert {name: ours[name] for name in theirs} == theirs
+        assert set(ours) == {*theirs, "submit_final", "design_brief"}
+        assert ours["submit_final"]["inputSchema"] == SCHEMA
+        same = [plain(await each.call_tool("look", {"x": 2})) for each in (plainly, agent)]
+        assert same[0]["content"] == same[1]["content"]
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto"])
-def test_a_server_name_and_a_title_are_what_the_server_says(tmp_path: Path, era: str) -> None:
-    async def main() -> None:
-        for given, told in ((None, "exam"), ("my-exam", "my-exam")):
-            async with client(problem(tmp_path, "probe"), tmp_path, era, server_name=given) as agent:
-                assert agent.server_info is not None and agent.server_info.name == told
-                assert "submit_final" in (agent.instructions or "")
-                assert "Ask me anything." in (agent.instructions or "")
-
-    anyio.run(main)
+async def test_a_server_name_and_a_title_are_what_the_server_says(tmp_path: Path, era: str) -> None:
+    for given, told in ((None, "exam"), ("my-exam", "my-exam")):
+        async with client(problem(tmp_path, "probe"), tmp_path, era, server_name=given) as agent:
+            assert agent.server_info is not None and agent.server_info.name == told
+            assert "submit_final" in (agent.instructions or "")
+            assert "Ask me anything." in (agent.instructions or "")
 
 
 @pytest.mark.guarantee("one-attempt-one-submission")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_typed_submission_is_taken_once_and_scored(tmp_path: Path, era: str) -> None:
+async def test_a_typed_submission_is_taken_once_and_scored(tmp_path: Path, era: str) -> None:
     one = problem(tmp_path, "probe", submission=SCHEMA)
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            await agent.call_tool("probe", {"x": 1})
-            wrong = await agent.call_tool("submit_final", {"x": "three"})
-            assert wrong.is_error and "does not count" in text(wrong)
-            first = await agent.call_tool("submit_final", {"x": 2.5})
-            assert not first.is_error and first.structured_content is not None
-            receipt = first.structured_content["receipt"]
-            assert set(first.structured_content) == {"receipt"}
-            second = await agent.call_tool("submit_final", {"x": 3})
-            assert second.is_error and receipt["sha256"] in text(second) and receipt["submitted_at"] in text(second)
-            after = await agent.call_tool("probe", {"x": 3})
-            assert after.is_error and "already_submitted" in text(after)
-        (state,) = await attempts(tmp_path)
-        assert state.taken is not None and state.taken.submission == {"x": 2.5}
-        assert state.scored is not None and not state.scored.solved
-        assert [(row.metric, row.value, row.direction, row.feasible) for row in state.scored.rows] == [
-            ("distance", 0.5, "minimize", True)
-        ]
-        assert state.calls == 1 and state.taken.digest == receipt["sha256"]
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        await agent.call_tool("probe", {"x": 1})
+        wrong = await agent.call_tool("submit_final", {"x": "three"})
+        assert wrong.is_error and "does not count" in text(wrong)
+        first = await agent.call_tool("submit_final", {"x": 2.5})
+        assert not first.is_error and first.structured_content is not None
+        receipt = first.structured_content["receipt"]
+        assert set(first.structured_content) == {"receipt"}
+        second = await agent.call_tool("submit_final", {"x": 3})
+        assert second.is_error and receipt["sha256"] in text(second) and receipt["submitted_at"] in text(second)
+        after = await agent.call_tool("probe", {"x": 3})
+        assert after.is_error and "already_submitted" in text(after)
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None and state.taken.submission == {"x": 2.5}
+    assert state.scored is not None and not state.scored.solved
+    assert [(row.metric, row.value, row.direction, row.feasible) for row in state.scored.rows] == [
+        ("distance", 0.5, "minimize", True)
+    ]
+    assert state.calls == 1 and state.taken.digest == receipt["sha256"]
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_score_is_told_only_if_the_manifest_allows(tmp_path: Path, era: str) -> None:
+async def test_a_score_is_told_only_if_the_manifest_allows(tmp_path: Path, era: str) -> None:
     one = problem(tmp_path, submission=SCHEMA, visibility={"score": True})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            told = (await agent.call_tool("submit_final", {"x": 3})).structured_content
-            assert told is not None and told["solved"] is True
-            assert told["score"] == [
-                {"metric": "distance", "value": 0.0, "unit": "", "direction": "minimize", "feasible": True}
-            ]
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        told = (await agent.call_tool("submit_final", {"x": 3})).structured_content
+        assert told is not None and told["solved"] is True
+        assert told["score"] == [
+            {"metric": "distance", "value": 0.0, "unit": "", "direction": "minimize", "feasible": True}
+        ]
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_free_text_must_not_be_blank(tmp_path: Path, era: str) -> None:
+async def test_free_text_must_not_be_blank(tmp_path: Path, era: str) -> None:
     rule = {"metric": "length", "expression": "len(submission['answer'])"}
     one = problem(tmp_path, scorer={"kind": "predicates", "predicates": [rule], "metrics": [{"metric": "length"}]})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            for wrong in ({"answer": "  \n"}, {}, {"answer": "x", "more": 1}, {"answer": "x", "justification": 3}):
-                refused = await agent.call_tool("submit_final", wrong)
-                assert refused.is_error and "does not count" in text(refused), wrong
-            taken = await agent.call_tool("submit_final", {"answer": "yes", "justification": "because"})
-            assert not taken.is_error
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and state.scored.rows[0].value == 3
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        for wrong in ({"answer": "  \n"}, {}, {"answer": "x", "more": 1}, {"answer": "x", "justification": 3}):
+            refused = await agent.call_tool("submit_final", wrong)
+            assert refused.is_error and "does not count" in text(refused), wrong
+        taken = await agent.call_tool("submit_final", {"answer": "yes", "justification": "because"})
+        assert not taken.is_error
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and state.scored.rows[0].value == 3
 
 
 UPSTREAM_RULE = {"metric": "distance", "expression": "abs(arguments['x'] - result['structuredContent']['accepted'])"}
@@ -172,51 +145,43 @@ BY_RESULT = {"kind": "predicates", "predicates": [UPSTREAM_RULE], "metrics": [ME
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("own", ["submit_final", "final_answer"])
-def test_the_upstreams_own_last_word_is_the_submission(tmp_path: Path, era: str, own: str) -> None:
+async def test_the_upstreams_own_last_word_is_the_submission(tmp_path: Path, era: str, own: str) -> None:
     one = problem(tmp_path, "probe", own, scorer=BY_RESULT)
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
-            assert set(tools) == {"probe", "submit_final", "design_brief"}
-            assert "last word" in (tools["submit_final"].description or "")
-            if own == "submit_final":
-                refused = await agent.call_tool("submit_final", {"x": -1})
-                assert refused.is_error and "not below zero" in text(refused)
-            taken = await agent.call_tool("submit_final", {"x": 4})
-            assert taken.structured_content is not None and taken.structured_content["accepted"] == 4
-            again = await agent.call_tool("submit_final", {"x": 5})
-            assert again.is_error and "receipt" in text(again)
-            if own == "final_answer":
-                with pytest.raises(MCPError, match="Unknown tool: final_answer"):
-                    await agent.call_tool("final_answer", {"x": 5})
-        (state,) = await attempts(tmp_path)
-        assert state.taken is not None and state.taken.result is not None
-        assert state.scored is not None and state.scored.rows[0].value == 0
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
+        assert set(tools) == {"probe", "submit_final", "design_brief"}
+        assert "last word" in (tools["submit_final"].description or "")
+        if own == "submit_final":
+            refused = await agent.call_tool("submit_final", {"x": -1})
+            assert refused.is_error and "not below zero" in text(refused)
+        taken = await agent.call_tool("submit_final", {"x": 4})
+        assert taken.structured_content is not None and taken.structured_content["accepted"] == 4
+        again = await agent.call_tool("submit_final", {"x": 5})
+        assert again.is_error and "receipt" in text(again)
+        if own == "final_answer":
+            with pytest.raises(MCPError, match="Unknown tool: final_answer"):
+                await agent.call_tool("final_answer", {"x": 5})
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None and state.taken.result is not None
+    assert state.scored is not None and state.scored.rows[0].value == 0
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_tool_that_judges_is_hidden_and_asked_as_the_same_client(tmp_path: Path, era: str) -> None:
+async def test_a_tool_that_judges_is_hidden_and_asked_as_the_same_client(tmp_path: Path, era: str) -> None:
     metrics = [METRIC, {"metric": "tries"}]
     one = problem(
         tmp_path, "probe", "grade", submission=SCHEMA, scorer={"kind": "tool", "tool": "grade", "metrics": metrics}
     )
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            assert "grade" not in {tool.name for tool in (await agent.list_tools()).tools}
-            with pytest.raises(MCPError, match="Unknown tool: grade"):
-                await agent.call_tool("grade", {"x": 1})
-            await agent.call_tool("probe", {"x": 1})
-            await agent.call_tool("submit_final", {"x": 3})
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and state.scored.solved
-        assert [row.value for row in state.scored.rows] == [0, 1]
-        assert state.scored.evidence is not None
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        assert "grade" not in {tool.name for tool in (await agent.list_tools()).tools}
+        with pytest.raises(MCPError, match="Unknown tool: grade"):
+            await agent.call_tool("grade", {"x": 1})
+        await agent.call_tool("probe", {"x": 1})
+        await agent.call_tool("submit_final", {"x": 3})
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and state.scored.solved
+    assert [row.value for row in state.scored.rows] == [0, 1]
+    assert state.scored.evidence is not None
 
 
 @pytest.mark.guarantee("a-spent-budget-is-named")
@@ -229,47 +194,43 @@ def test_a_tool_that_judges_is_hidden_and_asked_as_the_same_client(tmp_path: Pat
         ({"wall_seconds": 1e-9}, "wall_seconds"),
     ],
 )
-def test_a_spent_budget_is_named_in_the_error(tmp_path: Path, era: str, budget: dict[str, Any], name: str) -> None:
+async def test_a_spent_budget_is_named_in_the_error(
+    tmp_path: Path, era: str, budget: dict[str, Any], name: str
+) -> None:
     plain = problem(tmp_path, "probe", "look", submission=SCHEMA, budget={"evaluation_tools": ["probe"]}).manifest
     one = Problem(
         replace(plain, budget=Limits(**{**budget, "evaluation_tools": ("probe",)}))
     )  # no file has such a time
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            answers = [await agent.call_tool("probe", {"x": place}) for place in range(3)]
-            assert answers[2].is_error and f"budget_exhausted: the budget {name} (" in text(answers[2])
-            other = await agent.call_tool("look", {})
-            assert bool(other.is_error) is (name != "evaluations")
-            last = await agent.call_tool("submit_final", {"x": 3})
-            assert bool(last.is_error) is (name == "wall_seconds")
-            await agent.call_tool("design_brief", {})
-        (state,) = await attempts(tmp_path)
-        assert list(state.spent) == [name]
-        assert state.calls == {"calls": 2, "evaluations": 3, "wall_seconds": 0}[name]
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        answers = [await agent.call_tool("probe", {"x": place}) for place in range(3)]
+        assert answers[2].is_error and f"budget_exhausted: the budget {name} (" in text(answers[2])
+        other = await agent.call_tool("look", {})
+        assert bool(other.is_error) is (name != "evaluations")
+        last = await agent.call_tool("submit_final", {"x": 3})
+        assert bool(last.is_error) is (name == "wall_seconds")
+        await agent.call_tool("design_brief", {})
+    (state,) = await attempts(tmp_path)
+    assert list(state.spent) == [name]
+    assert state.calls == {"calls": 2, "evaluations": 3, "wall_seconds": 0}[name]
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_call_is_cut_off_when_the_time_is_over(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_is_cut_off_when_the_time_is_over(
+    tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hands = Hands(monkeypatch)
     one = problem(tmp_path, "nap", submission=SCHEMA, budget={"wall_seconds": LONG})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            await agent.list_tools()
-            cut = await cut_off(tmp_path, hands, agent.call_tool("nap", {}))
-            assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
-            last = await agent.call_tool("submit_final", {"x": 3})
-            assert last.is_error and "wall_seconds" in text(last)
-        (state,) = await attempts(tmp_path)
-        assert state.taken is None and state.failed_calls == 1
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        await agent.list_tools()
+        cut = await cut_off(tmp_path, hands, agent.call_tool("nap", {}))
+        assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
+        last = await agent.call_tool("submit_final", {"x": 3})
+        assert last.is_error and "wall_seconds" in text(last)
+    (state,) = await attempts(tmp_path)
+    assert state.taken is None and state.failed_calls == 1
 
 
-def test_two_clients_share_nothing_unless_the_manifest_says_so(tmp_path: Path) -> None:
+async def test_two_clients_share_nothing_unless_the_manifest_says_so(tmp_path: Path) -> None:
     async def main(shared: bool, folder: Path) -> tuple[bool, int, int]:
         one = problem(folder, "probe", submission=SCHEMA, visibility={"shared_attempt": shared})
         async with client(one, folder, "legacy") as first, client(one, folder, "2026-07-28") as second:
@@ -280,38 +241,34 @@ def test_two_clients_share_nothing_unless_the_manifest_says_so(tmp_path: Path) -
             refused = bool((await second.call_tool("submit_final", {"x": 2})).is_error)
         return refused, len(await attempts(folder)), tried["tries"]
 
-    assert anyio.run(main, False, tmp_path / "own") == (False, 2, 1)
-    refused, count, _ = anyio.run(main, True, tmp_path / "shared")
+    assert await main(False, tmp_path / "own") == (False, 2, 1)
+    refused, count, _ = await main(True, tmp_path / "shared")
     assert (refused, count) == (True, 1)
 
 
 @pytest.mark.guarantee("of-racing-submissions-one-counts")
-def test_of_submissions_that_race_exactly_one_is_taken(tmp_path: Path) -> None:
+async def test_of_submissions_that_race_exactly_one_is_taken(tmp_path: Path) -> None:
     one = problem(tmp_path, submission=SCHEMA, visibility={"shared_attempt": True})
+    results: list[Any] = []
 
-    async def main() -> None:
-        results: list[Any] = []
+    async with client(one, tmp_path, "legacy") as first, client(one, tmp_path, "2026-07-28") as second:
 
-        async with client(one, tmp_path, "legacy") as first, client(one, tmp_path, "2026-07-28") as second:
+        async def hand_in(agent: Client, x: int) -> None:
+            results.append(await agent.call_tool("submit_final", {"x": x}))
 
-            async def hand_in(agent: Client, x: int) -> None:
-                results.append(await agent.call_tool("submit_final", {"x": x}))
-
-            async with anyio.create_task_group() as tasks:
-                for x in range(10):
-                    tasks.start_soon(hand_in, (first, second)[x % 2], x)
-        taken = [result.structured_content["receipt"] for result in results if not result.is_error]
-        assert len(taken) == 1
-        refused = [text(result) for result in results if result.is_error]
-        assert len(refused) == 9 and all(taken[0]["sha256"] in words for words in refused)
-        (state,) = await attempts(tmp_path)
-        assert state.taken is not None and state.taken.digest == taken[0]["sha256"]
-
-    anyio.run(main)
+        async with anyio.create_task_group() as tasks:
+            for x in range(10):
+                tasks.start_soon(hand_in, (first, second)[x % 2], x)
+    taken = [result.structured_content["receipt"] for result in results if not result.is_error]
+    assert len(taken) == 1
+    refused = [text(result) for result in results if result.is_error]
+    assert len(refused) == 9 and all(taken[0]["sha256"] in words for words in refused)
+    (state,) = await attempts(tmp_path)
+    assert state.taken is not None and state.taken.digest == taken[0]["sha256"]
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_assets_are_resources_and_the_briefs_tool_gives_them(tmp_path: Path, era: str) -> None:
+async def test_assets_are_resources_and_the_briefs_tool_gives_them(tmp_path: Path, era: str) -> None:
     (tmp_path / "data.csv").write_text("a,b\n", encoding="utf-8")
     (tmp_path / "raw.bin").write_bytes(b"\xff\x00")
     for name in ("my data.csv", "dot.csv", "100%.csv"):
@@ -356,43 +313,35 @@ def test_assets_are_resources_and_the_briefs_tool_gives_them(tmp_path: Path, era
                     await agent.read_resource(f"problem://assets/{other}")
         assert await attempts(tmp_path) == [], "reading is free"
 
-    anyio.run(main)
+    await main()
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_judge_that_fails_is_told_to_the_operator_alone(
+async def test_a_judge_that_fails_is_told_to_the_operator_alone(
     tmp_path: Path, era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "score.py").write_text("def score(submission):\n    raise KeyError('secret-word')\n", encoding="utf-8")
     one = problem(
         tmp_path, submission=SCHEMA, scorer={"kind": "function", "function": "score.py:score", "metrics": [METRIC]}
     )
-
-    async def main() -> None:
-        async with client(one, tmp_path, era) as agent:
-            result = await agent.call_tool("submit_final", {"x": 3})
-            assert not result.is_error and "secret-word" not in json.dumps(plain(result))
-        (state,) = await attempts(tmp_path)
-        assert state.scored is not None and "secret-word" in (state.scored.error or "")
-
-    anyio.run(main)
+    async with client(one, tmp_path, era) as agent:
+        result = await agent.call_tool("submit_final", {"x": 3})
+        assert not result.is_error and "secret-word" not in json.dumps(plain(result))
+    (state,) = await attempts(tmp_path)
+    assert state.scored is not None and "secret-word" in (state.scored.error or "")
     # Whoever started this process may show its log to agents of its own.
     logged = "".join(str(vars(record)) for record in caplog.records)
     assert "not scored" in logged and "secret-word" not in logged
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_from_plain_code_and_inside_a_running_loop(tmp_path: Path, era: str) -> None:
+async def test_from_plain_code_and_inside_a_running_loop(tmp_path: Path, era: str) -> None:
     server = problem(tmp_path, submission=SCHEMA).to_mcp_server(state=tmp_path / "ledger.db")
-
-    async def main() -> None:
-        inside = Problem.from_manifest(tmp_path).to_mcp_server(state=tmp_path / "ledger.db")
-        for each in (server, inside, server):
-            async with Client(each, mode=era) as agent:
-                assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-        assert len(await attempts(tmp_path)) == 3
-
-    anyio.run(main)
+    inside = Problem.from_manifest(tmp_path).to_mcp_server(state=tmp_path / "ledger.db")
+    for each in (server, inside, server):
+        async with Client(each, mode=era) as agent:
+            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+    assert len(await attempts(tmp_path)) == 3
 
 
 def test_the_default_scorer_is_the_manifests(tmp_path: Path) -> None:

@@ -18,78 +18,66 @@ DIES = 666
 
 @pytest.mark.guarantee("an-unsent-submission-costs-nothing")
 @pytest.mark.parametrize("era", ERAS)
-def test_a_submission_to_a_server_that_is_down_costs_nothing(tmp_path: Path, era: str) -> None:
+async def test_a_submission_to_a_server_that_is_down_costs_nothing(tmp_path: Path, era: str) -> None:
     one = asker(tmp_path, "legacy" if era == LEGACY else "modern", "silent", budget={"calls": 1})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era, attempt_id="attempt-1") as agent:
-            await agent.list_tools()
-            (tmp_path / "there").unlink()
-            assert (await agent.call_tool("probe", {"x": DIES})).is_error
-            down = await agent.call_tool("submit_final", {"x": 3})
-            assert down.is_error and "is spent" not in text(down)
-        (state,) = await attempts(tmp_path)
-        assert (state.calls, state.failed_calls, state.claimed, state.taken) == (1, 1, None, None)
-        (tmp_path / "there").touch()
-        async with client(one, tmp_path, era, attempt_id="attempt-1") as agent:
-            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-        (state,) = await attempts(tmp_path)
-        assert (state.calls, state.status) == (1, "scored") and log(one).count("submit_final 3") == 1
-
-    anyio.run(main)
+    async with client(one, tmp_path, era, attempt_id="attempt-1") as agent:
+        await agent.list_tools()
+        (tmp_path / "there").unlink()
+        assert (await agent.call_tool("probe", {"x": DIES})).is_error
+        down = await agent.call_tool("submit_final", {"x": 3})
+        assert down.is_error and "is spent" not in text(down)
+    (state,) = await attempts(tmp_path)
+    assert (state.calls, state.failed_calls, state.claimed, state.taken) == (1, 1, None, None)
+    (tmp_path / "there").touch()
+    async with client(one, tmp_path, era, attempt_id="attempt-1") as agent:
+        assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+    (state,) = await attempts(tmp_path)
+    assert (state.calls, state.status) == (1, "scored") and log(one).count("submit_final 3") == 1
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_submission_that_needs_a_persons_yes_costs_nothing_before_it(tmp_path: Path, era: str) -> None:
+async def test_a_submission_that_needs_a_persons_yes_costs_nothing_before_it(tmp_path: Path, era: str) -> None:
     one = asker(tmp_path, "legacy" if era == LEGACY else "modern", "silent", budget={"calls": 1})
-
-    async def main() -> None:
-        async with client(one, tmp_path, era, mode="ask", attempt_id="attempt-1") as agent:  # one that cannot be asked
-            for _ in range(3):
-                held = await agent.call_tool("submit_final", {"x": 3})
-                assert held.is_error and "needs a person's yes" in text(held)
-        (state,) = await attempts(tmp_path)
-        assert (state.calls, state.status) == (0, "open") and not (tmp_path / "log").exists()
-        async with agent_at(one, era, mode="ask", attempt_id="attempt-1") as agent:
-            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-        (state,) = await attempts(tmp_path)
-        assert (state.calls, state.status) == (0, "scored")
-
-    anyio.run(main)
+    async with client(one, tmp_path, era, mode="ask", attempt_id="attempt-1") as agent:  # one that cannot be asked
+        for _ in range(3):
+            held = await agent.call_tool("submit_final", {"x": 3})
+            assert held.is_error and "needs a person's yes" in text(held)
+    (state,) = await attempts(tmp_path)
+    assert (state.calls, state.status) == (0, "open") and not (tmp_path / "log").exists()
+    async with agent_at(one, era, mode="ask", attempt_id="attempt-1") as agent:
+        assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+    (state,) = await attempts(tmp_path)
+    assert (state.calls, state.status) == (0, "scored")
 
 
-def test_a_submission_that_is_given_up_before_it_was_sent_costs_nothing(
+async def test_a_submission_that_is_given_up_before_it_was_sent_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its person is asked by the gateway for as long as the call goes."""
     hands = Hands(monkeypatch)
     one = asker(tmp_path, "modern", "silent", budget={"wall_seconds": LONG})
+    asked, again = anyio.Event(), anyio.Event()
 
-    async def main() -> None:
-        asked, again = anyio.Event(), anyio.Event()
+    async def never(_ctx: Any, _params: Any) -> types.ElicitResult:
+        (again if asked.is_set() else asked).set()
+        await anyio.sleep_forever()
+        raise AssertionError
 
-        async def never(_ctx: Any, _params: Any) -> types.ElicitResult:
-            (again if asked.is_set() else asked).set()
-            await anyio.sleep_forever()
-            raise AssertionError
+    server = one.to_mcp_server(state=tmp_path / "ledger.db", mode="ask")
+    async with Client(server, mode="legacy", cache=None, elicitation_callback=never) as agent:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(agent.call_tool, "submit_final", {"x": 3})
+            await asked.wait()
+            tasks.cancel_scope.cancel()
+        over: list[str] = []
 
-        server = one.to_mcp_server(state=tmp_path / "ledger.db", mode="ask")
-        async with Client(server, mode="legacy", cache=None, elicitation_callback=never) as agent:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(agent.call_tool, "submit_final", {"x": 3})
-                await asked.wait()
-                tasks.cancel_scope.cancel()
-            over: list[str] = []
+        async def late() -> None:
+            over.append(text(await agent.call_tool("submit_final", {"x": 3})))
 
-            async def late() -> None:
-                over.append(text(await agent.call_tool("submit_final", {"x": 3})))
-
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(late)
-                await again.wait()
-                hands.forward()
-            assert f"the budget wall_seconds ({LONG:g}) is spent" in over[0] and "receipt" not in over[0]
-        (state,) = await attempts(tmp_path)
-        assert (state.calls, state.taken, state.claimed) == (0, None, None) and not (tmp_path / "log").exists()
-
-    anyio.run(main)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(late)
+            await again.wait()
+            hands.forward()
+        assert f"the budget wall_seconds ({LONG:g}) is spent" in over[0] and "receipt" not in over[0]
+    (state,) = await attempts(tmp_path)
+    assert (state.calls, state.taken, state.claimed) == (0, None, None) and not (tmp_path / "log").exists()

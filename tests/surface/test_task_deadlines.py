@@ -54,48 +54,42 @@ async def pid_of(runtime: Runtime, task_id: str) -> int:
     raise AssertionError("it said nothing")
 
 
-def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(
+async def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands(monkeypatch)
-
-    async def main() -> None:
-        async with opened(tmp_path) as runtime:
-            state = await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=LONG, grace=0.5)
-            pid = await pid_of(runtime, state.task_id)
-            assert (await runtime.tasks.get(state.task_id)).status == "working"
-            hands.forward()
-            state = await runtime.tasks.wait(state.task_id, timeout=60)
-            assert state.status == "failed" and "time to live" in (state.message or "")
-            assert not lives(pid), "it had ended before it was gone"
-            result = await runtime.tasks.store.result(state) or {}
-            assert result["isError"] and result["structuredContent"]["status"] == "failed"
-            assert (state.ended_at or 0) - state.created_at < LONG, "the command itself says when it ended"
-            assert (tmp_path / "tasks" / state.task_id).exists()
-            assert await runtime.tasks.prune(keep=0) == [state.task_id]
-            assert not (tmp_path / "tasks" / state.task_id).exists()
-
-    anyio.run(main)
-
-
-def test_a_time_to_live_holds_for_who_goes_on_with_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hands = Hands(monkeypatch)
-
-    async def main() -> None:
-        async with opened(tmp_path) as runtime:
-            task_id = (await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=LONG, grace=0.5)).task_id
-            pid = await pid_of(runtime, task_id)
-        assert lives(pid)
+    async with opened(tmp_path) as runtime:
+        state = await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=LONG, grace=0.5)
+        pid = await pid_of(runtime, state.task_id)
+        assert (await runtime.tasks.get(state.task_id)).status == "working"
         hands.forward()
-        async with opened(tmp_path) as runtime:
-            state = await runtime.tasks.wait(task_id, timeout=60)
-            assert state.status == "failed" and "time to live" in (state.message or "")
-            assert not lives(pid)
+        state = await runtime.tasks.wait(state.task_id, timeout=60)
+        assert state.status == "failed" and "time to live" in (state.message or "")
+        assert not lives(pid), "it had ended before it was gone"
+        result = await runtime.tasks.store.result(state) or {}
+        assert result["isError"] and result["structuredContent"]["status"] == "failed"
+        assert (state.ended_at or 0) - state.created_at < LONG, "the command itself says when it ended"
+        assert (tmp_path / "tasks" / state.task_id).exists()
+        assert await runtime.tasks.prune(keep=0) == [state.task_id]
+        assert not (tmp_path / "tasks" / state.task_id).exists()
 
-    anyio.run(main)
+
+async def test_a_time_to_live_holds_for_who_goes_on_with_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+    async with opened(tmp_path) as runtime:
+        task_id = (await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=LONG, grace=0.5)).task_id
+        pid = await pid_of(runtime, task_id)
+    assert lives(pid)
+    hands.forward()
+    async with opened(tmp_path) as runtime:
+        state = await runtime.tasks.wait(task_id, timeout=60)
+        assert state.status == "failed" and "time to live" in (state.message or "")
+        assert not lives(pid)
 
 
-def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_meanwhile(
+async def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands, stay = Hands(monkeypatch), tmp_path / "stay"
@@ -110,58 +104,47 @@ def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_meanwhil
         return state
 
     monkeypatch.setattr(TaskStore, "order_cancel", spied)
-
-    async def main() -> None:
-        async with opened(tmp_path) as runtime:
-            task_id = (await runtime.tasks.call("late", {})).task_id
-            await pid_of(runtime, task_id)
-            await runtime.tasks.cancel(task_id)
-            hands.forward()
-            await comes.wait()
-            assert not (await runtime.tasks.get(task_id)).terminal
-            stay.unlink()
-            state = await runtime.tasks.wait(task_id, timeout=60)
-            result = await runtime.tasks.store.result(state) or {}
-            assert (state.status, result["structuredContent"]["status"]) == ("cancelled", "cancelled")
-            assert "timeout" not in (state.message or "")
-
-    anyio.run(main)
+    async with opened(tmp_path) as runtime:
+        task_id = (await runtime.tasks.call("late", {})).task_id
+        await pid_of(runtime, task_id)
+        await runtime.tasks.cancel(task_id)
+        hands.forward()
+        await comes.wait()
+        assert not (await runtime.tasks.get(task_id)).terminal
+        stay.unlink()
+        state = await runtime.tasks.wait(task_id, timeout=60)
+        result = await runtime.tasks.store.result(state) or {}
+        assert (state.status, result["structuredContent"]["status"]) == ("cancelled", "cancelled")
+        assert "timeout" not in (state.message or "")
 
 
-def test_a_cancel_waits_for_as_long_as_its_command_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancel_waits_for_as_long_as_its_command_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "USUAL_GRACE", 0.0)
     monkeypatch.setattr(execution, "MARGIN", 0.0)
     stay = tmp_path / "stay"
-
-    async def main() -> None:
-        async with served(tmp_path) as here:
-            client = await here.client(FIRST)
-            for _ in range(2):
-                stay.touch()
-                task_id = (await client.call("slow", {}, task={}))["task"]["taskId"]
-                await pid_of(here.runtime, task_id)
-                asked = await client.begin("tasks/cancel", {"taskId": task_id})
-                await here.runtime.tasks.store.wait(task_id, lambda state: state.cancel is not None)
-                await anyio.sleep(0.1)  # time for whoever does not wait
-                stay.unlink()
-                assert (await client.ended(asked))["result"]["status"] == "cancelled"
-
-    anyio.run(main)
+    async with served(tmp_path) as here:
+        client = await here.client(FIRST)
+        for _ in range(2):
+            stay.touch()
+            task_id = (await client.call("slow", {}, task={}))["task"]["taskId"]
+            await pid_of(here.runtime, task_id)
+            asked = await client.begin("tasks/cancel", {"taskId": task_id})
+            await here.runtime.tasks.store.wait(task_id, lambda state: state.cancel is not None)
+            await anyio.sleep(0.1)  # time for whoever does not wait
+            stay.unlink()
+            assert (await client.ended(asked))["result"]["status"] == "cancelled"
 
 
-def test_a_long_grace_is_kept_with_the_task(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as runtime:
-            state = await runtime.tasks.run(["true"], grace=40)
-            assert stopping_time(state) > 40
-            assert 10 < stopping_time(await runtime.tasks.run(["true"])) < 20
-            await runtime.tasks.wait(state.task_id)
-
-    anyio.run(main)
+async def test_a_long_grace_is_kept_with_the_task(tmp_path: Path) -> None:
+    async with opened(tmp_path) as runtime:
+        state = await runtime.tasks.run(["true"], grace=40)
+        assert stopping_time(state) > 40
+        assert 10 < stopping_time(await runtime.tasks.run(["true"])) < 20
+        await runtime.tasks.wait(state.task_id)
 
 
 @pytest.mark.parametrize(("ends", "code"), [(True, -32602), (False, -32603)])
-def test_a_first_generation_cancel_says_cancelled_or_is_an_error(
+async def test_a_first_generation_cancel_says_cancelled_or_is_an_error(
     tmp_path: Path, ends: bool, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution, "USUAL_GRACE", 0.3)
@@ -173,12 +156,9 @@ def test_a_first_generation_cancel_says_cancelled_or_is_an_error(
             await anyio.sleep_forever()
         return Ending(status="completed", result={"content": []})
 
-    async def main() -> None:
-        async with served(tmp_path) as here:
-            client = await here.client(FIRST)
-            host = await here.runtime.tasks.host()
-            state = await host.begin(work, kind="process", title="t", requestor="local")
-            error = await client.refused("tasks/cancel", {"taskId": state.task_id})
-            assert error["code"] == code
-
-    anyio.run(main)
+    async with served(tmp_path) as here:
+        client = await here.client(FIRST)
+        host = await here.runtime.tasks.host()
+        state = await host.begin(work, kind="process", title="t", requestor="local")
+        error = await client.refused("tasks/cancel", {"taskId": state.task_id})
+        assert error["code"] == code

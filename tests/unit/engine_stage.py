@@ -22,11 +22,11 @@ E = TypeVar("E", bound=Event)
 LONGEST = 120.0
 
 
-def play(scene: Callable[[], Awaitable[T]]) -> T:
+def play(scene: Callable[[], Awaitable[T]], longest: float = LONGEST) -> T:
     """Runs one scene; one that hangs is a failure, not a stuck test run."""
 
     async def bounded() -> T:
-        with anyio.fail_after(LONGEST):
+        with anyio.fail_after(longest):
             return await scene()
 
     return anyio.run(bounded)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,24 +43,21 @@ class Stage:
         return result["structuredContent"]
 
 
-def on_stage(folder: Path, body: Callable[[Stage], Awaitable[Any]], *, seconds: float = 60, **given: Any) -> Any:
-    """Does that with a host of its own; what it leaves running is found again on the next stage in the same folder."""
-
-    async def run() -> Any:
-        ledger = SqliteLedger.open(folder / "ledger.db")
-        store = TaskStore(ledger)
-        try:
-            with anyio.fail_after(seconds):
-                async with (
-                    Processes(folder / "tasks", **given) as processes,
-                    TaskHost(store, resume={"process": processes.resume}) as host,
-                ):
-                    host.maintain()
-                    return await body(Stage(folder, store, host, processes))
-        finally:
-            await ledger.close()
-
-    return anyio.run(run)
+@asynccontextmanager
+async def on_stage(folder: Path, *, seconds: float = 60, **given: Any) -> AsyncIterator[Stage]:
+    """A host of its own; what it leaves running is found again on the next stage in the same folder."""
+    ledger = SqliteLedger.open(folder / "ledger.db")
+    store = TaskStore(ledger)
+    try:
+        with anyio.fail_after(seconds):
+            async with (
+                Processes(folder / "tasks", **given) as processes,
+                TaskHost(store, resume={"process": processes.resume}) as host,
+            ):
+                host.maintain()
+                yield Stage(folder, store, host, processes)
+    finally:
+        await ledger.close()
 
 
 def python(source: str, **given: Any) -> Command:

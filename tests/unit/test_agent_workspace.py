@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
 from agent_stage import CHECK, AgentPlace
 
@@ -100,7 +99,7 @@ async def test_a_worktree_that_is_gone_is_made_again_from_the_newest_snapshot(tm
         await AgentWorkspace(Settings(path="/"), "mission-y", tmp_path / "other").prepare()
 
 
-def test_a_ledger_inside_the_repository_is_in_no_snapshot(tmp_path: Path) -> None:
+async def test_a_ledger_inside_the_repository_is_in_no_snapshot(tmp_path: Path) -> None:
     place = AgentPlace(tmp_path, [[]])
 
     async def run(folder: Path) -> None:
@@ -116,8 +115,8 @@ def test_a_ledger_inside_the_repository_is_in_no_snapshot(tmp_path: Path) -> Non
         for one in (workspace, again):
             await one.drop()
 
-    anyio.run(run, place.repository / ".pursuit" / "workspaces")  # ignored
-    anyio.run(run, place.repository / "state" / "workspaces")
+    await run(place.repository / ".pursuit" / "workspaces")  # ignored
+    await run(place.repository / "state" / "workspaces")
 
 
 @pytest.mark.parametrize("glob", ["tests", "tests/", "./tests/**", "**/check.py", "check.py", "te*/check.py"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import events_of, mission, play, repeat, script, stage
+from engine_stage import events_of, mission, repeat, script, stage
 
 from pursuit import Budget, Runtime, metric
 from pursuit.core.events import MissionWarned
@@ -173,10 +173,10 @@ SAME = "commands.train ended with exit code 1: ModuleNotFoundError: No module na
     ],
     ids=["search", "search that works later", "repeat", "poll", "call of a script", "script", "other errors"],
 )
-def test_the_same_failure_three_times_ends_the_mission(
+async def test_the_same_failure_three_times_ends_the_mission(
     proposer: dict[str, Any], more: dict[str, Any], reason: str, count: int, text: str | None, tmp_path: Path
 ) -> None:
-    found = play(lambda: ended(tmp_path, proposer, **more))
+    found = await ended(tmp_path, proposer, **more)
     assert found[:2] == (reason, count)
     assert text is None or found[2] == text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
+from engine_stage import Gate, driving, events_of, history, mission, outcomes, proposal, repeat, replay, stage
 from hands import LONG, Hands
 
 from pursuit import Budget, ValidationFailed, event, metric, tool
@@ -68,27 +68,22 @@ async def test_an_iteration_that_reaches_a_cap_is_a_checkpoint_and_one_off_the_c
 
 @pytest.mark.guarantee("budget-reserves")
 @pytest.mark.parametrize("safe", [True, False])
-def test_the_rest_of_a_batch_that_does_not_fit_is_skipped(tmp_path: Path, safe: bool) -> None:
+async def test_the_rest_of_a_batch_that_does_not_fit_is_skipped(tmp_path: Path, safe: bool) -> None:
     ran: list[int] = []
 
     @tool(parallel_safe=safe)
     async def step(place: int) -> None:
         ran.append(place)
 
-    async def scene() -> None:
-        calls = proposal(*(("step", {"place": place}) for place in range(4)))
-        async with stage(tmp_path, step) as runtime:
-            wanted = mission(budget=Budget(max_iterations=9, max_tool_calls=6), proposer=replay(calls, calls, calls))
-            report = await runtime.pursue(wanted)
-            assert report.verdict_reason == "max_tool_calls"
-            assert [outcome for _, outcome in await outcomes(runtime, report.session_id)] == ["ok"] * 6 + [
-                "skipped"
-            ] * 2
-            assert len(await events_of(runtime, report.session_id, CallIntended)) == 6
-            assert report.data["budget"]["used"]["tool_calls"] == 6
-        assert ran == [0, 1, 2, 3, 0, 1]
-
-    play(scene)
+    calls = proposal(*(("step", {"place": place}) for place in range(4)))
+    async with stage(tmp_path, step) as runtime:
+        wanted = mission(budget=Budget(max_iterations=9, max_tool_calls=6), proposer=replay(calls, calls, calls))
+        report = await runtime.pursue(wanted)
+        assert report.verdict_reason == "max_tool_calls"
+        assert [outcome for _, outcome in await outcomes(runtime, report.session_id)] == ["ok"] * 6 + ["skipped"] * 2
+        assert len(await events_of(runtime, report.session_id, CallIntended)) == 6
+        assert report.data["budget"]["used"]["tool_calls"] == 6
+    assert ran == [0, 1, 2, 3, 0, 1]
 
 
 async def test_the_wall_clock_cuts_a_call_that_is_still_running(

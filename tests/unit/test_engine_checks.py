@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
+from engine_stage import Gate, driving, events_of, history, mission, outcomes, proposal, repeat, replay, stage
 
-from pursuit import Budget, Report, ValidationFailed, check, event, metric, succeeded, tool
+from pursuit import Budget, ValidationFailed, check, event, metric, succeeded, tool
 from pursuit.core.criteria import Check, Expectation
 from pursuit.core.events import CallIntended, CallRefused, CallSettled
 from pursuit.errors import SessionTerminal
@@ -27,15 +27,11 @@ def _python(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
-def _judged(folder: Path, criterion: Check, *tools: Any, **given: Any) -> tuple[str, dict[str, Any]]:
+async def _judged(folder: Path, criterion: Check, *tools: Any, **given: Any) -> tuple[str, dict[str, Any]]:
     """The verdict's reason after one iteration, and how the check stood."""
-
-    async def scene() -> Report:
-        async with stage(folder, certify, *tools, **given) as runtime:
-            wanted = mission(criteria=[event("certified"), criterion], proposer=repeat("certify"))
-            return await runtime.pursue(wanted)
-
-    report = play(scene)
+    async with stage(folder, certify, *tools, **given) as runtime:
+        wanted = mission(criteria=[event("certified"), criterion], proposer=repeat("certify"))
+        report = await runtime.pursue(wanted)
     return report.verdict_reason or "", report.data["criteria"][1]
 
 
@@ -61,10 +57,10 @@ PRINTS = "print('3 passed'); print('ok a'); print('ok b'); open('made.txt', 'w')
         ("import sys; sys.stderr.write('warned')", {"text": "warned"}, True),
     ],
 )
-def test_a_command_must_satisfy_everything_that_is_expected(
+async def test_a_command_must_satisfy_everything_that_is_expected(
     tmp_path: Path, source: str, expect: dict[str, Any], met: bool
 ) -> None:
-    reason, row = _judged(tmp_path, check(_python(source), cwd=str(tmp_path), **expect))
+    reason, row = await _judged(tmp_path, check(_python(source), cwd=str(tmp_path), **expect))
     assert row["status"] == ("met" if met else "unmet"), row
     assert reason == ("criteria_met" if met else "max_iterations")
     assert row["source"]["tool"].startswith("check:")
@@ -113,21 +109,23 @@ def test_exit_codes_that_say_never_go_with_a_command_and_are_not_the_wanted_one(
         ({"count": {"pattern": "weld", "op": "==", "target": 1}}, True),
     ],
 )
-def test_a_tool_must_satisfy_everything_that_is_expected(tmp_path: Path, expect: dict[str, Any], met: bool) -> None:
+async def test_a_tool_must_satisfy_everything_that_is_expected(
+    tmp_path: Path, expect: dict[str, Any], met: bool
+) -> None:
     def inspect(part: str) -> dict[str, Any]:
         assert part == "beam"
         return {"welds": 4}
 
-    _, row = _judged(tmp_path, check("inspect", {"part": "beam"}, **expect), inspect)
+    _, row = await _judged(tmp_path, check("inspect", {"part": "beam"}, **expect), inspect)
     assert row["status"] == ("met" if met else "unmet"), row
     assert row["source"]["tool"] == "world.inspect"
 
 
-def test_a_tool_that_fails_leaves_its_check_unmet(tmp_path: Path) -> None:
+async def test_a_tool_that_fails_leaves_its_check_unmet(tmp_path: Path) -> None:
     def inspect() -> None:
         raise ValueError("cracked")
 
-    reason, row = _judged(tmp_path, check("inspect"), inspect)
+    reason, row = await _judged(tmp_path, check("inspect"), inspect)
     assert (reason, row["status"]) == ("max_iterations", "unmet")
 
 
@@ -142,17 +140,17 @@ def test_a_tool_that_fails_leaves_its_check_unmet(tmp_path: Path) -> None:
         check(_python("print('a' * 60 + 'b')"), count={"pattern": r"(a|aa)+$"}),
     ],
 )
-def test_a_check_that_cannot_be_judged_is_inconclusive(tmp_path: Path, criterion: Check) -> None:
-    reason, row = _judged(tmp_path, criterion)
+async def test_a_check_that_cannot_be_judged_is_inconclusive(tmp_path: Path, criterion: Check) -> None:
+    reason, row = await _judged(tmp_path, criterion)
     assert (reason, row["status"]) == ("max_iterations", "inconclusive")
     assert row["evidence"]["error"]
 
 
-def test_a_large_result_is_judged_whole(tmp_path: Path) -> None:
+async def test_a_large_result_is_judged_whole(tmp_path: Path) -> None:
     def inspect() -> dict[str, str]:
         return {"log": "x" * 30_000 + "the end"}
 
-    _, row = _judged(tmp_path, check("inspect", predicate="result['log'].endswith('the end')"), inspect)
+    _, row = await _judged(tmp_path, check("inspect", predicate="result['log'].endswith('the end')"), inspect)
     assert row["status"] == "met"
 
 
@@ -297,16 +295,16 @@ async def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_missi
 NAMED = {"check": "lint", "criterion_id": "lint", "kind": "check", "required": True}
 
 
-def test_a_named_check_runs_the_command_of_the_operators_configuration(tmp_path: Path) -> None:
+async def test_a_named_check_runs_the_command_of_the_operators_configuration(tmp_path: Path) -> None:
     checks = {"lint": {"command": _python("print('clean')"), "cwd": str(tmp_path), "timeout": 30}}
     criterion = Check(criterion_id="lint", check="lint", expect=Expectation(text="clean"))
-    reason, row = _judged(tmp_path, criterion, checks=checks)
+    reason, row = await _judged(tmp_path, criterion, checks=checks)
     assert (reason, row["status"], row["source"]["tool"]) == ("criteria_met", "met", "check:lint")
 
 
-def test_the_timeout_of_a_named_check_holds(tmp_path: Path) -> None:
+async def test_the_timeout_of_a_named_check_holds(tmp_path: Path) -> None:
     checks = {"lint": {"command": _python("import time; time.sleep(600)"), "timeout": 0.2}}
-    _, row = _judged(tmp_path, Check(**NAMED), checks=checks)
+    _, row = await _judged(tmp_path, Check(**NAMED), checks=checks)
     assert row["evidence"]["error"].startswith("timed_out")
 
 
@@ -368,10 +366,10 @@ LONG = "print('first line'); print('x' * 200_000); print('last line')"
         ({}, "met"),
     ],
 )
-def test_an_output_that_was_cut_before_it_was_searched_is_inconclusive(
+async def test_an_output_that_was_cut_before_it_was_searched_is_inconclusive(
     tmp_path: Path, expect: dict[str, Any], status: str
 ) -> None:
-    _, row = _judged(tmp_path, check(_python(LONG), **expect))
+    _, row = await _judged(tmp_path, check(_python(LONG), **expect))
     assert row["status"] == status
     if status == "inconclusive":
         assert "only the last 65536 bytes of stdout are kept" in row["evidence"]["error"]

@@ -35,19 +35,16 @@ def move(point: Point, by: Annotated[float, Field(gt=0)], mode: Literal["fast", 
     return {"point": dataclasses.replace(point, x=point.x + by), "mode": mode}
 
 
-def listed(functions: Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]) -> list[Tool]:
-    return list(anyio.run(FunctionUpstream("f", functions).tools))
+async def listed(functions: Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]) -> list[Tool]:
+    return list(await FunctionUpstream("f", functions).tools())
 
 
-def call(function: Callable[..., Any], /, **arguments: Any) -> ToolResult:
-    async def main() -> ToolResult:
-        return await FunctionUpstream("f", {"t": function}).call("t", arguments, call_id="c")
-
-    return anyio.run(main)
+async def call(function: Callable[..., Any], /, **arguments: Any) -> ToolResult:
+    return await FunctionUpstream("f", {"t": function}).call("t", arguments, call_id="c")
 
 
-def test_the_schema_comes_from_the_signature() -> None:
-    (one,) = listed([move])
+async def test_the_schema_comes_from_the_signature() -> None:
+    (one,) = await listed([move])
     assert one.qualified == "f.move"
     assert one.description == "Moves a point.\n\nAlong x."
     assert one.input_schema["required"] == ["point", "by"]
@@ -60,9 +57,9 @@ def test_the_schema_comes_from_the_signature() -> None:
     assert len(catalogue.check("f.move", {"point": {}, "by": 0, "more": 1})) == 3
 
 
-def test_arguments_become_what_the_signature_says() -> None:
-    assert call(move, point={"x": 1}, by=2).structured == {"point": {"x": 3.0, "y": 0.0}, "mode": "fast"}
-    wrong = call(move, point={}, by=-1, mode="odd")
+async def test_arguments_become_what_the_signature_says() -> None:
+    assert (await call(move, point={"x": 1}, by=2)).structured == {"point": {"x": 3.0, "y": 0.0}, "mode": "fast"}
+    wrong = await call(move, point={}, by=-1, mode="odd")
     assert wrong.is_error
     text = wrong.content[0]["text"]
     assert all(word in text for word in ("point.x", "by", "mode"))
@@ -81,66 +78,68 @@ def test_arguments_become_what_the_signature_says() -> None:
         (ToolResult(is_error=True), ToolResult(is_error=True)),
     ],
 )
-def test_what_comes_back(value: Any, expected: ToolResult) -> None:
+async def test_what_comes_back(value: Any, expected: ToolResult) -> None:
     async def later() -> Any:
         return value
 
-    assert call(lambda: value) == expected
-    assert call(later) == expected
-    assert call(lambda: later()) == expected
+    assert await call(lambda: value) == expected
+    assert await call(later) == expected
+    assert await call(lambda: later()) == expected
 
 
-def test_what_is_raised_is_an_error_result_with_type_and_message() -> None:
+async def test_what_is_raised_is_an_error_result_with_type_and_message() -> None:
     def broken() -> None:
         raise ZeroDivisionError("no way")
 
-    assert call(broken) == ToolResult(content=({"type": "text", "text": "ZeroDivisionError: no way"},), is_error=True)
-    assert call(lambda: object()).is_error
+    assert await call(broken) == ToolResult(
+        content=({"type": "text", "text": "ZeroDivisionError: no way"},), is_error=True
+    )
+    assert (await call(lambda: object())).is_error
 
     def gone() -> None:
         raise CallFailed("the line is dead")
 
     with pytest.raises(CallFailed, match="the line is dead"):
-        call(gone)
+        await call(gone)
     with pytest.raises(CallFailed, match="no tool 'absent'"):
-        anyio.run(lambda: FunctionUpstream("f", []).call("absent", {}, call_id="c"))
+        await FunctionUpstream("f", []).call("absent", {}, call_id="c")
 
 
-def test_odd_names_and_defaults() -> None:
+async def test_odd_names_and_defaults() -> None:
     def odd(_private: int, schema: str, model_x: int = 1, where: Any = socket, **more: Any) -> dict[str, Any]:
         return {"_private": _private, "schema": schema, "default": where is socket, "more": more}
 
-    result = call(odd, _private=1, schema="s", extra=None)
+    result = await call(odd, _private=1, schema="s", extra=None)
     assert result.structured == {"_private": 1, "schema": "s", "default": True, "more": {"extra": None}}
-    (one,) = listed([odd])
+    (one,) = await listed([odd])
     assert set(one.input_schema["properties"]) == {"_private", "schema", "model_x", "where"}
     assert "default" not in one.input_schema["properties"]["where"]
 
 
-def test_explicit_nulls_are_not_defaults() -> None:
-    assert call(lambda a=5: {"a": a}, a=None).structured == {"a": None}
+async def test_explicit_nulls_are_not_defaults() -> None:
+    assert (await call(lambda a=5: {"a": a}, a=None)).structured == {"a": None}
 
 
-def test_the_decorator_says_what_a_function_may_do() -> None:
+async def test_the_decorator_says_what_a_function_may_do() -> None:
     @tool(name="peek", read_only=True, timeout=3)
     def look() -> None: ...
 
     @tool(idempotent=True)
     def put() -> None: ...
 
-    first, second, third = listed([look, put, move])
+    first, second, third = await listed([look, put, move])
     assert first.name == "peek"
     assert first.traits == Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, timeout=3)
     assert second.traits == Traits(idempotent=True)
     assert third.traits == Traits()
 
 
-def test_where_a_function_runs() -> None:
+async def test_where_a_function_runs() -> None:
     def here() -> bool:
         return threading.current_thread() is threading.main_thread()
 
-    assert call(here).structured == {"result": True}
-    assert call(tool(threaded=True)(lambda: here())).structured == {"result": False}
+    assert (await call(here)).structured == {"result": True}
+    assert (await call(tool(threaded=True)(lambda: here()))).structured == {"result": False}
 
 
 async def test_only_what_waits_is_to_be_awaited() -> None:
@@ -180,7 +179,7 @@ async def test_cancelling_reaches_an_async_function(tmp_path: Path) -> None:
     assert seen == ["cancelled"]
 
 
-def test_methods_and_callable_objects() -> None:
+async def test_methods_and_callable_objects() -> None:
     class Box:
         def get(self, key: str) -> str:
             return key
@@ -188,9 +187,9 @@ def test_methods_and_callable_objects() -> None:
         def __call__(self, number: int) -> int:
             return number
 
-    assert call(Box().get, key="k").content[0]["text"] == "k"
-    assert call(Box(), number=4).structured == {"result": 4}
-    assert call(partial(Box().get, key="k")).content[0]["text"] == "k"
+    assert (await call(Box().get, key="k")).content[0]["text"] == "k"
+    assert (await call(Box(), number=4)).structured == {"result": 4}
+    assert (await call(partial(Box().get, key="k"))).content[0]["text"] == "k"
 
 
 def test_functions_that_cannot_be_tools_are_refused() -> None:

@@ -84,14 +84,14 @@ def test_a_folder_that_cannot_hold_locks_is_named(tmp_path: Path) -> None:
         take_claim(tmp_path / "locks", "m1")
 
 
-def test_a_lock_file_that_cannot_be_removed_is_still_released(tmp_path: Path) -> None:
+async def test_a_lock_file_that_cannot_be_removed_is_still_released(tmp_path: Path) -> None:
     claim = take_claim(tmp_path, "m1")
     assert claim is not None
     path = tmp_path / "m1.lock"
     (tmp_path / "kept").hardlink_to(path)
     path.unlink()
     path.mkdir()
-    anyio.run(claim.release)
+    await claim.release()
     with (tmp_path / "kept").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -107,13 +107,13 @@ def test_the_write_queue_lets_one_in_at_a_time(tmp_path: Path) -> None:
     one.close()
 
 
-def test_a_lock_file_names_its_holder(tmp_path: Path) -> None:
+async def test_a_lock_file_names_its_holder(tmp_path: Path) -> None:
     claim = take_claim(tmp_path, "m1")
     assert claim is not None
     holder = holder_of(tmp_path, "m1")
     assert holder is not None
     assert (holder.pid, holder.host) == (os.getpid(), platform.node())
-    anyio.run(claim.release)
+    await claim.release()
     assert holder_of(tmp_path, "m1") is None
     (tmp_path / "m1.lock").touch()  # as an older release leaves it
     assert holder_of(tmp_path, "m1") is None

@@ -9,8 +9,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -29,26 +29,18 @@ def draft(text: str) -> Draft:
     return Draft("said", text.encode())
 
 
-def on_ledger(path: Path, case: Callable[[SqliteLedger], Awaitable[None]], *, patience: float = 10.0) -> None:
-    async def body() -> None:
-        ledger = SqliteLedger.open(path, patience=patience)
-        try:
-            with anyio.fail_after(60):
-                await case(ledger)
-        finally:
-            await ledger.close()
-
-    anyio.run(body)
+@asynccontextmanager
+async def on_ledger(path: Path, *, patience: float = 10.0) -> AsyncIterator[SqliteLedger]:
+    ledger = SqliteLedger.open(path, patience=patience)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
 
 
-def verified(path: Path) -> Verification:
-    found: list[Verification] = []
-
-    async def case(ledger: SqliteLedger) -> None:
-        found.append(await ledger.verify())
-
-    on_ledger(path, case)
-    return found[0]
+async def verified(path: Path) -> Verification:
+    async with on_ledger(path) as ledger:
+        return await ledger.verify()
 
 
 @pytest.fixture
@@ -56,12 +48,13 @@ def written(tmp_path: Path) -> Path:
     """A closed ledger with two streams, one of them with a blob."""
     path = tmp_path / "ledger.db"
 
-    async def case(ledger: SqliteLedger) -> None:
-        for number in range(5):
-            await ledger.append("m1", number, [draft(f"word {number}")])
-        await ledger.append("m2", 0, [draft("other")], blobs={DIGEST: BLOB})
+    async def fill() -> None:
+        async with on_ledger(path) as ledger:
+            for number in range(5):
+                await ledger.append("m1", number, [draft(f"word {number}")])
+            await ledger.append("m2", 0, [draft("other")], blobs={DIGEST: BLOB})
 
-    on_ledger(path, case)
+    anyio.run(fill)
     return path
 
 
@@ -72,25 +65,22 @@ def tamper(path: Path, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o277])
-def test_files_are_the_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+async def test_files_are_the_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     path = tmp_path / "new" / "deeper" / "ledger.db"
-
-    async def case(ledger: SqliteLedger) -> None:
-        await ledger.append("m1", 0, [draft("hello")])
-        claim = await ledger.claim("m1")
-        assert claim is not None
-        files = [file for file in path.parent.rglob("*") if file.is_file()]
-        expected = {"ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-gate", "m1.lock"}
-        assert {file.name for file in files} == expected
-        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-        for folder in (path.parent.parent, path.parent, path.parent / "locks"):
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        await claim.release()
-        assert list((path.parent / "locks").iterdir()) == []
-
     before = os.umask(umask)
     try:
-        on_ledger(path, case)
+        async with on_ledger(path) as ledger:
+            await ledger.append("m1", 0, [draft("hello")])
+            claim = await ledger.claim("m1")
+            assert claim is not None
+            files = [file for file in path.parent.rglob("*") if file.is_file()]
+            expected = {"ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-gate", "m1.lock"}
+            assert {file.name for file in files} == expected
+            assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+            for folder in (path.parent.parent, path.parent, path.parent / "locks"):
+                assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            await claim.release()
+            assert list((path.parent / "locks").iterdir()) == []
     finally:
         os.umask(before)
 
@@ -132,7 +122,7 @@ def test_places_that_cannot_hold_a_ledger_are_named(tmp_path: Path) -> None:
             SqliteLedger.open(path)
 
 
-def test_a_new_file_can_be_opened_by_many_processes_at_once(tmp_path: Path) -> None:
+async def test_a_new_file_can_be_opened_by_many_processes_at_once(tmp_path: Path) -> None:
     source = (
         "import sys, anyio\nfrom pathlib import Path\nfrom pursuit.ledger.sqlite import SqliteLedger\n"
         "from pursuit.ledger.contract import ANY, Draft\nsys.stdin.readline()\n"
@@ -148,7 +138,7 @@ def test_a_new_file_can_be_opened_by_many_processes_at_once(tmp_path: Path) -> N
     for process in processes:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors.decode()
-    found = verified(path)
+    found = await verified(path)
     assert (found.events, found.faults) == (5, ())
 
 
@@ -180,10 +170,10 @@ def files_cannot_grow(ledger: SqliteLedger) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("trouble", [full_disk, read_only, files_cannot_grow])
-def test_a_disk_that_refuses_stores_nothing_and_can_be_tried_again(
+async def test_a_disk_that_refuses_stores_nothing_and_can_be_tried_again(
     tmp_path: Path, trouble: Callable[[SqliteLedger], contextmanager[None]]
 ) -> None:
-    async def case(ledger: SqliteLedger) -> None:
+    async with on_ledger(tmp_path / "ledger.db") as ledger:
         await ledger.append("m0", 0, [draft("first")])
         refused: list[str] = []
 
@@ -207,12 +197,10 @@ def test_a_disk_that_refuses_stores_nothing_and_can_be_tried_again(
         found = await ledger.verify()
         assert (refused, found.events, found.faults) == ([], 3, ())
 
-    on_ledger(tmp_path / "ledger.db", case)
-
 
 @pytest.mark.parametrize("good", [2, 49], ids=["rows one by one", "rows of one statement"])
-def test_a_value_that_sqlite_refuses_fails_its_own_append_only(tmp_path: Path, good: int) -> None:
-    async def case(ledger: SqliteLedger) -> None:
+async def test_a_value_that_sqlite_refuses_fails_its_own_append_only(tmp_path: Path, good: int) -> None:
+    async with on_ledger(tmp_path / "ledger.db") as ledger:
         ledger._handles.writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
         outcomes: dict[int, str] = {}
 
@@ -230,11 +218,9 @@ def test_a_value_that_sqlite_refuses_fails_its_own_append_only(tmp_path: Path, g
         found = await ledger.verify()
         assert (found.events, found.faults) == (good, ())
 
-    on_ledger(tmp_path / "ledger.db", case)
 
-
-def test_a_plain_task_cancel_of_the_leader_harms_nobody(tmp_path: Path) -> None:
-    async def case(ledger: SqliteLedger) -> None:
+async def test_a_plain_task_cancel_of_the_leader_harms_nobody(tmp_path: Path) -> None:
+    async with on_ledger(tmp_path / "ledger.db") as ledger:
         leader = asyncio.create_task(ledger.append("leader", 0, [draft("1")]))
         follower = asyncio.create_task(ledger.append("follower", 0, [draft("1")]))
         await asyncio.sleep(0)
@@ -244,11 +230,9 @@ def test_a_plain_task_cancel_of_the_leader_harms_nobody(tmp_path: Path) -> None:
             await leader
         assert (await ledger.append("follower", 1, [draft("2")])).seq == 2
 
-    on_ledger(tmp_path / "ledger.db", case)
 
-
-def test_an_append_waits_for_a_foreign_writer_without_stopping_the_loop(written: Path) -> None:
-    async def case(ledger: SqliteLedger) -> None:
+async def test_an_append_waits_for_a_foreign_writer_without_stopping_the_loop(written: Path) -> None:
+    async with on_ledger(written) as ledger:
         heads: list[int] = []
 
         async def append() -> None:
@@ -264,25 +248,20 @@ def test_an_append_waits_for_a_foreign_writer_without_stopping_the_loop(written:
                 foreign.execute("ROLLBACK")
         assert heads == [6]
 
-    on_ledger(written, case)
 
-
-def test_a_foreign_writer_that_never_ends_is_named(written: Path) -> None:
-    async def case(ledger: SqliteLedger) -> None:
+async def test_a_foreign_writer_that_never_ends_is_named(written: Path) -> None:
+    async with on_ledger(written, patience=0.05) as ledger:
         with closing(sqlite3.connect(written, isolation_level=None)) as foreign:
             foreign.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerUnavailable, match="locked"):
                 await ledger.append("m1", 5, [draft("never")])
         assert (await ledger.append("m1", 5, [draft("now")])).seq == 6
 
-    on_ledger(written, case, patience=0.05)
-
 
 @pytest.mark.damaged_ledger("forgets a stream that has not ended")
-def test_forgotten_bytes_are_gone_from_the_disk(tmp_path: Path) -> None:
+async def test_forgotten_bytes_are_gone_from_the_disk(tmp_path: Path) -> None:
     secret = "do not keep this"
-
-    async def case(ledger: SqliteLedger) -> None:
+    async with on_ledger(tmp_path / "ledger.db") as ledger:
         blobs = {sha256(secret.encode() * 500).hexdigest(): secret.encode() * 500}
         await ledger.append("m1", 0, [draft(secret), draft(secret * 1000)], summary={"goal": secret * 20}, blobs=blobs)
         await ledger.append("m1", ANY, [draft("x")], summary={"goal": "shorter"})
@@ -290,13 +269,11 @@ def test_forgotten_bytes_are_gone_from_the_disk(tmp_path: Path) -> None:
         await ledger.forget("m1")
         assert not any(secret.encode() in file.read_bytes() for file in tmp_path.glob("ledger.db*"))
 
-    on_ledger(tmp_path / "ledger.db", case)
 
-
-def test_verify_counts_and_has_one_root(written: Path) -> None:
-    found = verified(written)
+async def test_verify_counts_and_has_one_root(written: Path) -> None:
+    found = await verified(written)
     assert (found.streams, found.events, found.blobs, found.faults) == (2, 6, 1, ())
-    assert verified(written).root == found.root
+    assert (await verified(written)).root == found.root
     position, _, hash_ = found.root.partition(":")
     assert (position, len(bytes.fromhex(hash_))) == ("6", 32)
 
@@ -328,44 +305,38 @@ def test_verify_counts_and_has_one_root(written: Path) -> None:
     ],
 )
 @pytest.mark.damaged_ledger("edits the database")
-def test_verify_finds_what_was_changed(written: Path, statement: str, fault: str) -> None:
+async def test_verify_finds_what_was_changed(written: Path, statement: str, fault: str) -> None:
     tamper(written, statement)
-    found = verified(written)
+    found = await verified(written)
     assert not found.ok
     assert found.faults[0].startswith(fault), found.faults
 
 
 @pytest.mark.damaged_ledger("edits the database")
-def test_a_row_of_the_wrong_types_is_left_out_of_the_root(written: Path) -> None:
+async def test_a_row_of_the_wrong_types_is_left_out_of_the_root(written: Path) -> None:
     tamper(written, "UPDATE streams SET head_hash = 5 WHERE name = 'm1'")
-    found = verified(written)
+    found = await verified(written)
     assert len(found.faults) == 1
-
-    async def case(ledger: SqliteLedger) -> None:
+    async with on_ledger(written) as ledger:
         assert await ledger.root() == found.root
-
-    on_ledger(written, case)
     tamper(written, "DELETE FROM streams WHERE name = 'm1'")
-    assert verified(written).root == found.root
+    assert (await verified(written)).root == found.root
 
 
 @pytest.mark.damaged_ledger("edits the database")
-def test_what_stays_of_a_forgotten_stream_is_checked(written: Path) -> None:
-    async def case(ledger: SqliteLedger) -> None:
+async def test_what_stays_of_a_forgotten_stream_is_checked(written: Path) -> None:
+    async with on_ledger(written) as ledger:
         await ledger.forget("m1")
         assert (await ledger.verify()).ok
-
-    on_ledger(written, case)
     tamper(written, "DELETE FROM tombstones WHERE seq = 3")
-    assert verified(written).faults == ("stream m1: it was forgotten, and what stays of it was changed",)
+    assert (await verified(written)).faults == ("stream m1: it was forgotten, and what stays of it was changed",)
 
 
-def test_a_file_reached_through_a_link_has_the_same_claims(written: Path, tmp_path: Path) -> None:
+async def test_a_file_reached_through_a_link_has_the_same_claims(written: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     link = tmp_path / "elsewhere" / "link.db"
     link.symlink_to(written)
-
-    async def case(ledger: SqliteLedger) -> None:
+    async with on_ledger(written) as ledger:
         other = SqliteLedger.open(link)
         try:
             claim = await ledger.claim("m1")
@@ -380,8 +351,6 @@ def test_a_file_reached_through_a_link_has_the_same_claims(written: Path, tmp_pa
             await other.close()
         assert [path.name for path in link.parent.iterdir()] == ["link.db"]
 
-    on_ledger(written, case)
-
 
 def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
@@ -391,9 +360,9 @@ def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.damaged_ledger("edits the database")
-def test_one_changed_event_is_one_fault(written: Path) -> None:
+async def test_one_changed_event_is_one_fault(written: Path) -> None:
     tamper(written, "UPDATE events SET body = x'00' WHERE seq = 2 AND stream = 1")
-    assert len(verified(written).faults) == 1
+    assert len((await verified(written)).faults) == 1
 
 
 @pytest.mark.parametrize(
@@ -408,10 +377,10 @@ def test_one_changed_event_is_one_fault(written: Path) -> None:
     ],
     ids=["cut tail", "dropped stream"],
 )
-def test_a_careful_cut_changes_the_root(written: Path, statements: tuple[str, ...]) -> None:
-    before = verified(written)
+async def test_a_careful_cut_changes_the_root(written: Path, statements: tuple[str, ...]) -> None:
+    before = await verified(written)
     tamper(written, *statements)
-    after = verified(written)
+    after = await verified(written)
     assert after.ok
     assert after.root != before.root
 
@@ -425,17 +394,14 @@ def damage(path: Path, table: str) -> None:
 
 
 @pytest.mark.damaged_ledger("edits the database")
-def test_damage_is_told_by_verify_and_by_whoever_reads_it(written: Path) -> None:
+async def test_damage_is_told_by_verify_and_by_whoever_reads_it(written: Path) -> None:
     damage(written, "blobs")
-
-    async def case(ledger: SqliteLedger) -> None:
+    async with on_ledger(written) as ledger:
         found = await ledger.verify()
         assert found.faults[0].startswith("the database cannot be read to its end")
         with pytest.raises(LedgerUnavailable, match="damaged"):
             await ledger.blob(DIGEST)
         assert len(await ledger.read("m1")) == 5
-
-    on_ledger(written, case)
 
 
 @pytest.mark.damaged_ledger("edits the database")
@@ -446,20 +412,17 @@ def test_a_ledger_too_damaged_to_open_is_named(written: Path) -> None:
 
 
 @pytest.mark.damaged_ledger("edits the database")
-def test_words_that_every_text_has_are_looked_for_among_the_newest_only(tmp_path: Path) -> None:
+async def test_words_that_every_text_has_are_looked_for_among_the_newest_only(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
-
-    async def begin(ledger: SqliteLedger) -> None:
+    async with on_ledger(path) as ledger:
         await ledger.append("first", 0, [draft("x")], text="nightly nightly checkout zebra")
-
-    on_ledger(path, begin)
     row = "INSERT INTO streams SELECT ?, ?, kind, status, 1, 1, 1, head_hash, summary FROM streams WHERE name = 'first'"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executemany(row, ((number, f"m{number}") for number in range(2, 4_002)))
         text = "INSERT INTO texts (rowid, text) VALUES (?, 'the nightly run of the checkout lowered its latency')"
         connection.executemany(text, ((number,) for number in range(2, 4_002)))
+    async with on_ledger(path) as ledger:
 
-    async def look(ledger: SqliteLedger) -> None:
         async def names(words: str) -> list[str]:
             return [one.row.name for one in await ledger.search(words, limit=3)]
 
@@ -467,5 +430,3 @@ def test_words_that_every_text_has_are_looked_for_among_the_newest_only(tmp_path
         assert await names("nightly checkout latency") == ["m4001", "m4000", "m3999"]
         assert await names("nightly checkout latency") == await names("latency, checkout: nightly")
         assert (await names("nightly checkout zebra"))[0] == "first", "a word that tells finds it all the same"
-
-    on_ledger(path, look)

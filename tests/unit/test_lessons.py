@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, proposal, replay, stage
+from engine_stage import mission, proposal, replay, stage
 from hypothesis import given
 from hypothesis import strategies as st
 from test_model_input import Client
@@ -85,25 +85,20 @@ async def test_the_operators_reason_is_a_lesson_and_a_mission_that_did_nothing_h
         assert (row["session_id"], row["status"]) == (mission_id, "terminated")
 
 
-def test_lessons_are_few_and_short_whatever_happened(tmp_path: Path) -> None:
+async def test_lessons_are_few_and_short_whatever_happened(tmp_path: Path) -> None:
     def moan(number: int) -> str:
         """Fails."""
         raise ValueError(f"{number} " + "x" * 5_000)
 
-    async def scene() -> None:
-        async with stage(tmp_path, moan) as runtime:
-            calls = replay(*(proposal(("world.moan", {"number": number})) for number in range(40)))
-            criteria = [event("e" * 100 + str(number)) for number in range(64)]
-            _, lessons = await ended(
-                runtime,
-                mission(
-                    criteria=criteria, proposer=calls, budget=Budget(max_iterations=40), stagnation_threshold="off"
-                ),
-            )
-            assert len(lessons) == MOST
-            assert max(map(len, lessons)) <= LONGEST
-
-    play(scene)
+    async with stage(tmp_path, moan) as runtime:
+        calls = replay(*(proposal(("world.moan", {"number": number})) for number in range(40)))
+        criteria = [event("e" * 100 + str(number)) for number in range(64)]
+        _, lessons = await ended(
+            runtime,
+            mission(criteria=criteria, proposer=calls, budget=Budget(max_iterations=40), stagnation_threshold="off"),
+        )
+        assert len(lessons) == MOST
+        assert max(map(len, lessons)) <= LONGEST
 
 
 @given(st.text())

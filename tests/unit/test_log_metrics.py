@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engine_stage import history, mission, proposal, repeat, script
-from process_stage import Stage, on_stage, python, until
+from process_stage import on_stage, python, until
 
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import load_configuration
@@ -243,7 +243,7 @@ async def test_a_metric_that_no_command_gives_is_a_fault_before_the_start(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_file_of_an_earlier_run_does_not_count_and_a_run_says_why_it_has_no_value(tmp_path: Path) -> None:
+async def test_a_file_of_an_earlier_run_does_not_count_and_a_run_says_why_it_has_no_value(tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     old.write_text('{"loss": 1}', encoding="utf-8")
     rules = [
@@ -252,8 +252,7 @@ def test_a_file_of_an_earlier_run_does_not_count_and_a_run_says_why_it_has_no_va
         MetricRule(name="gone", json="loss", file=str(tmp_path / "gone.json")),
         MetricRule(name="none", pattern="none=(.)"),
     ]
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         source = f"import pathlib; pathlib.Path({str(new)!r}).write_text('{{\"loss\": 2}}')"
         structured = await stage.structured(await stage.run(python(source, metrics=rules)))
         assert structured["metrics"] == {"new": 2}
@@ -264,8 +263,6 @@ def test_a_file_of_an_earlier_run_does_not_count_and_a_run_says_why_it_has_no_va
         ]
         failed = await stage.structured(await stage.run(python("print('x=1'); exit(3)", metrics=rules)))
         assert "metrics" not in failed
-
-    on_stage(tmp_path, body)
 
 
 def test_a_pattern_that_takes_too_long_is_switched_off(tmp_path: Path) -> None:
@@ -278,7 +275,7 @@ def test_a_pattern_that_takes_too_long_is_switched_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_metrics_before_a_crash_are_kept(tmp_path: Path) -> None:
+async def test_the_metrics_before_a_crash_are_kept(tmp_path: Path) -> None:
     go, ready = tmp_path / "go", tmp_path / "ready"
     source = f"""
 import pathlib, time
@@ -288,19 +285,13 @@ while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)
 print("x=2")
 """
     rules = [MetricRule(name="first", pattern=r"x=(\d)", take="first"), MetricRule(name="last", pattern=r"x=(\d)")]
-
-    async def leave(stage: Stage) -> str:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python(source, metrics=rules))
         await until(ready.exists)
         async for state in stage.store.follow(task_id):
             if state.mark.get("metrics") == {"first": 1, "last": 1}:
                 break
-        return task_id
-
-    async def go_on(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         go.touch()
         structured = await stage.structured(await stage.store.wait(task_id))
         assert structured["metrics"] == {"first": 1, "last": 2}
-
-    task_id = on_stage(tmp_path, leave)
-    on_stage(tmp_path, go_on)

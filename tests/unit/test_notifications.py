@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from engine_stage import events_of, mission, play, repeat, stage
+from engine_stage import events_of, mission, repeat, stage
 from hands import Hands
 
 from pursuit import Budget, Runtime, metric
@@ -250,7 +250,7 @@ async def test_an_approval_of_a_mission_is_told_with_its_id_and_without_secrets(
     assert b"hunter2" not in body
 
 
-def test_an_open_question_is_told_again_until_it_is_answered_or_expires(
+async def test_an_open_question_is_told_again_until_it_is_answered_or_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands(monkeypatch)
@@ -278,7 +278,7 @@ def test_an_open_question_is_told_again_until_it_is_answered_or_expires(
                     await notifier.look(runtime.runner)
 
     with receiver() as hook:
-        play(lambda: scene(config.notify))
+        await scene(config.notify)
     told = [json.loads(body) for _headers, body in hook.requests]
     assert {one["type"] for one in told} == {"mission.waiting"}
     assert [one["data"].get("reminder") for one in told] == [None, 1, 3], "15 s after the question, and not after 20 s"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from pursuit.config.files import as_toml
-from pursuit.core.attempts import AttemptState, decode_attempt, encode_attempt, fold_attempt
+from pursuit.core.attempts import decode_attempt, encode_attempt, fold_attempt
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, load_attempt
@@ -42,31 +41,31 @@ def problem(folder: Path, scorer: Scorer) -> Manifest:
     )
 
 
-def values(folder: Path, scorer: Scorer) -> list[float]:
-    async def main() -> list[float]:
-        async with Sandbox() as sandbox:
-            submitted = Submitted(submission={"x": 1}, calls=3, evaluations=2)
-            found = await judge(problem(folder, scorer), submitted, expressions=sandbox)
-            return [row.value for row in found.score.rows]
-
-    return anyio.run(main)
+async def values(folder: Path, scorer: Scorer) -> list[float]:
+    async with Sandbox() as sandbox:
+        submitted = Submitted(submission={"x": 1}, calls=3, evaluations=2)
+        found = await judge(problem(folder, scorer), submitted, expressions=sandbox)
+        return [row.value for row in found.score.rows]
 
 
 @pytest.mark.parametrize(
     ("function", "told"), [("both", [3, 2]), ("one", [0, 2]), ("none", [0, 0]), ("all_of_it", [3, 2])]
 )
-def test_a_function_is_given_the_counts_that_it_has_parameters_for(
+async def test_a_function_is_given_the_counts_that_it_has_parameters_for(
     tmp_path: Path, function: str, told: list[float]
 ) -> None:
     (tmp_path / "s.py").write_text(SOURCE, encoding="utf-8")
-    assert values(tmp_path, Scorer(kind="function", function=f"s.py:{function}", metrics=METRICS)) == told
+    assert await values(tmp_path, Scorer(kind="function", function=f"s.py:{function}", metrics=METRICS)) == told
 
 
-def test_predicates_and_commands_are_told_the_counts(tmp_path: Path) -> None:
+async def test_predicates_and_commands_are_told_the_counts(tmp_path: Path) -> None:
     rules = tuple(ScoringRule(metric=name, expression=name) for name in ("calls", "evaluations"))
-    assert values(tmp_path, Scorer(kind="predicates", predicates=rules, metrics=METRICS)) == [3, 2]
+    assert await values(tmp_path, Scorer(kind="predicates", predicates=rules, metrics=METRICS)) == [3, 2]
     code = "import json,sys; told=json.load(sys.stdin); del told['submission']; print(json.dumps(told))"
-    assert values(tmp_path, Scorer(kind="command", command=(sys.executable, "-c", code), metrics=METRICS)) == [3, 2]
+    assert await values(tmp_path, Scorer(kind="command", command=(sys.executable, "-c", code), metrics=METRICS)) == [
+        3,
+        2,
+    ]
 
 
 def test_the_names_of_the_counts_are_known_in_expressions(tmp_path: Path) -> None:
@@ -92,21 +91,16 @@ def test_the_names_of_the_counts_are_known_in_expressions(tmp_path: Path) -> Non
     assert "known: submission, calls, evaluations" in fault.reason
 
 
-def test_the_counts_are_those_of_the_log_also_where_it_is_older_than_they_are(tmp_path: Path) -> None:
+async def test_the_counts_are_those_of_the_log_also_where_it_is_older_than_they_are(tmp_path: Path) -> None:
     one = problem(tmp_path, Scorer(kind="predicates", predicates=(), metrics=METRICS))
-
-    async def main() -> tuple[AttemptState, list[bytes]]:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        for tool in ("probe", "look", "probe"):
-            # Each at a process of its own, as it were.
-            await Attempt(ledger, lambda: 1.0, one, "attempt-1").called(tool, {})
-        await Attempt(ledger, lambda: 1.0, one, "attempt-1").submit({"x": 1})
-        bodies = [stored.body for stored in await ledger.read("attempt-1")]
-        state = await load_attempt(ledger, "attempt-1")
-        await ledger.close()
-        return state, bodies
-
-    state, bodies = anyio.run(main)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    for tool in ("probe", "look", "probe"):
+        # Each at a process of its own, as it were.
+        await Attempt(ledger, lambda: 1.0, one, "attempt-1").called(tool, {})
+    await Attempt(ledger, lambda: 1.0, one, "attempt-1").submit({"x": 1})
+    bodies = [stored.body for stored in await ledger.read("attempt-1")]
+    state = await load_attempt(ledger, "attempt-1")
+    await ledger.close()
     assert state.taken is not None and b'"evaluations":2' in bodies[-1]
     told = Submitted.of(state.taken)
     assert (told.calls, told.evaluations) == (3, 2)

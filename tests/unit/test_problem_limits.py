@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from problem_stage import problem
 
@@ -18,12 +17,9 @@ from pursuit.sandbox import Sandbox
 COST = {"metric": "cost", "direction": "minimize"}
 
 
-def judged(one: Problem, submission: Mapping[str, Any]) -> JudgeScore:
-    async def main() -> JudgeScore:
-        async with Sandbox() as sandbox:
-            return (await judge(one.manifest, Submitted(submission=submission), expressions=sandbox)).score
-
-    return anyio.run(main)
+async def judged(one: Problem, submission: Mapping[str, Any]) -> JudgeScore:
+    async with Sandbox() as sandbox:
+        return (await judge(one.manifest, Submitted(submission=submission), expressions=sandbox)).score
 
 
 FOREIGN = """
@@ -48,13 +44,16 @@ def score(submission):
 
 
 @pytest.mark.parametrize("kind", ["truth", "scalar"])
-def test_a_scoring_function_may_answer_with_truths_of_other_libraries(tmp_path: Path, kind: str) -> None:
+async def test_a_scoring_function_may_answer_with_truths_of_other_libraries(tmp_path: Path, kind: str) -> None:
     (tmp_path / "score.py").write_text(FOREIGN, encoding="utf-8")
     one = problem(tmp_path, scorer={"kind": "function", "function": "score.py:score", "metrics": [COST]})
-    assert [judged(one, {"kind": kind, "good": good}).rows[0].feasible for good in (True, False)] == [True, False]
+    assert [(await judged(one, {"kind": kind, "good": good})).rows[0].feasible for good in (True, False)] == [
+        True,
+        False,
+    ]
 
 
-def test_a_judge_may_print_a_mebibyte_and_is_told_when_it_is_more(tmp_path: Path) -> None:
+async def test_a_judge_may_print_a_mebibyte_and_is_told_when_it_is_more(tmp_path: Path) -> None:
     body = (
         "import json, sys\nn = json.load(sys.stdin)['submission']['n']\nprint(json.dumps({'cost': 1, 'why': 'x' * n}))"
     )
@@ -62,9 +61,9 @@ def test_a_judge_may_print_a_mebibyte_and_is_told_when_it_is_more(tmp_path: Path
     one = problem(
         tmp_path, scorer={"kind": "command", "command": ["__python_executable__", "judge.py"], "metrics": [COST]}
     )
-    assert judged(one, {"n": MOST_OUTPUT - 100}).rows[0].value == 1
+    assert (await judged(one, {"n": MOST_OUTPUT - 100})).rows[0].value == 1
     with pytest.raises(CannotScore, match="printed more than the 1048576 bytes"):
-        judged(one, {"n": MOST_OUTPUT})
+        await judged(one, {"n": MOST_OUTPUT})
 
 
 def test_a_number_that_no_schema_can_measure_is_no_valid_submission(tmp_path: Path) -> None:

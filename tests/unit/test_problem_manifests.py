@@ -10,7 +10,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from cli_stage import Place
 
@@ -327,13 +326,10 @@ def test_the_command_line_takes_a_function_in_every_way(tmp_path: Path) -> None:
     assert len(Place(tmp_path).json("problem", "validate", ".")["problems"]) == len(BOUND)
 
 
-def test_the_names_that_an_expression_may_use_are_those_of_the_sandbox() -> None:
-    async def evaluated() -> list[str | None]:
-        async with Sandbox() as sandbox:
-            found = await sandbox.evaluate([f"{name} is None" for name in sorted(KNOWN_NAMES)], {"submission": {}})
-            return [one.error for one in found]
-
-    assert anyio.run(evaluated) == [None] * len(KNOWN_NAMES)
+async def test_the_names_that_an_expression_may_use_are_those_of_the_sandbox() -> None:
+    async with Sandbox() as sandbox:
+        found = await sandbox.evaluate([f"{name} is None" for name in sorted(KNOWN_NAMES)], {"submission": {}})
+        assert [one.error for one in found] == [None] * len(KNOWN_NAMES)
 
 
 def test_a_manifest_needs_no_file_of_its_own(tmp_path: Path) -> None:

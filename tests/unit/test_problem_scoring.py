@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, succeeded
 from pursuit.config.configuration import Configuration
 from pursuit.config.files import as_toml
-from pursuit.core.attempts import AttemptScored, AttemptState, ScoreRow, submission_digest
+from pursuit.core.attempts import AttemptScored, ScoreRow, submission_digest
 from pursuit.core.mission import parse_mission
 from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
@@ -47,71 +46,70 @@ def problem(folder: Path, scorer: Scorer, **fields: Any) -> Manifest:
     )
 
 
-def judged(one: Manifest, submission: Mapping[str, Any], *, result: Mapping[str, Any] | None = None, call: Any = None):
-    async def main() -> JudgeScore:
-        async with Sandbox() as sandbox:
-            submitted = Submitted(submission=submission, result=result)
-            return (await judge(one, submitted, expressions=sandbox, call=call)).score
+async def judged(
+    one: Manifest, submission: Mapping[str, Any], *, result: Mapping[str, Any] | None = None, call: Any = None
+):
+    async with Sandbox() as sandbox:
+        submitted = Submitted(submission=submission, result=result)
+        return (await judge(one, submitted, expressions=sandbox, call=call)).score
 
-    return anyio.run(main)
 
-
-def test_a_function_is_told_the_submission_or_the_call(tmp_path: Path) -> None:
+async def test_a_function_is_told_the_submission_or_the_call(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(
         "def plain(submission):\n    return submission['x']\n"
         "async def own(arguments, result):\n    return {'cost': arguments['x'] + result['y'], 'feasible': False}\n",
         encoding="utf-8",
     )
     plain = problem(tmp_path, Scorer(kind="function", function="s.py:plain", metrics=(COST,)))
-    assert judged(plain, {"x": 1}) == JudgeScore(
+    assert await judged(plain, {"x": 1}) == JudgeScore(
         (ScoreRow(metric="cost", value=1.0, unit="$", direction="minimize"),), True
     )
     own = problem(tmp_path, Scorer(kind="function", function="s.py:own", metrics=(COST,)))
-    score = judged(own, {"x": 1}, result={"y": 0.5})
+    score = await judged(own, {"x": 1}, result={"y": 0.5})
     assert (score.rows[0].value, score.rows[0].feasible, score.solved) == (1.5, False, False)
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_judge_that_leaves_takes_nobody_along(tmp_path: Path, kind: str) -> None:
+async def test_a_judge_that_leaves_takes_nobody_along(tmp_path: Path, kind: str) -> None:
     (tmp_path / "s.py").write_text(f"import sys\n{kind} leave(submission):\n    sys.exit(3)\n", encoding="utf-8")
     one = problem(tmp_path, Scorer(kind="function", function="s.py:leave", metrics=(COST,)))
     with pytest.raises(CannotScore, match="SystemExit: 3"):
-        judged(one, {"x": 1})
+        await judged(one, {"x": 1})
 
 
-def test_a_command_is_judged_by_its_json_or_its_exit_code(tmp_path: Path) -> None:
+async def test_a_command_is_judged_by_its_json_or_its_exit_code(tmp_path: Path) -> None:
     code = "import json,sys; x=json.load(sys.stdin)['submission']['x']; print(json.dumps({'cost': x})); sys.exit(x > 9)"
     by_json = problem(tmp_path, Scorer(kind="command", command=(sys.executable, "-c", code), metrics=(COST,)))
-    assert judged(by_json, {"x": 2}).solved and not judged(by_json, {"x": 3}).solved
+    assert (await judged(by_json, {"x": 2})).solved and not (await judged(by_json, {"x": 3})).solved
     with pytest.raises(CannotScore, match="ended with 1"):
-        judged(by_json, {"x": 10})
+        await judged(by_json, {"x": 10})
     passed = Metric(name="passed", direction="maximize", target=1)
     by_code = problem(
         tmp_path,
         Scorer(kind="command", command=("__python_executable__", "-c", code), output="exit_code", metrics=(passed,)),
     )
-    assert judged(by_code, {"x": 2}).solved and not judged(by_code, {"x": 10}).solved
+    assert (await judged(by_code, {"x": 2})).solved and not (await judged(by_code, {"x": 10})).solved
 
 
-def test_a_judge_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+async def test_a_judge_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     slow = ("sh", "-c", "sleep 60 & wait")
     one = problem(tmp_path, Scorer(kind="command", command=slow, metrics=(COST,), timeout=0.3))
     with pytest.raises(CannotScore, match=r"longer than 0\.3 s"):
-        judged(one, {})
+        await judged(one, {})
 
 
-def test_predicates_give_numbers_and_truths(tmp_path: Path) -> None:
+async def test_predicates_give_numbers_and_truths(tmp_path: Path) -> None:
     rules = (
         ScoringRule(metric="cost", expression="submission['x'] * 2"),
         ScoringRule(metric="even", expression="submission['x'] == 1"),
     )
     one = problem(tmp_path, Scorer(kind="predicates", predicates=rules, metrics=(COST, Metric(name="even"))))
-    assert [row.value for row in judged(one, {"x": 1}).rows] == [2.0, 1.0]
+    assert [row.value for row in (await judged(one, {"x": 1})).rows] == [2.0, 1.0]
     with pytest.raises(CannotScore, match="KeyError"):
-        judged(one, {})
+        await judged(one, {})
 
 
-def test_a_tool_of_the_server_is_a_judge(tmp_path: Path) -> None:
+async def test_a_tool_of_the_server_is_a_judge(tmp_path: Path) -> None:
     one = problem(tmp_path, Scorer(kind="tool", tool="grade", arguments={"strict": True}, metrics=(COST,)))
     seen: list[Any] = []
 
@@ -122,20 +120,20 @@ def test_a_tool_of_the_server_is_a_judge(tmp_path: Path) -> None:
 
         return call
 
-    assert judged(one, {"x": 1}, call=answering(ToolResult(structured={"metrics": {"cost": 1}}))).solved
-    assert judged(one, {"x": 1, "strict": False}, call=answering(ToolResult(structured={"cost": 1}))).solved
+    assert (await judged(one, {"x": 1}, call=answering(ToolResult(structured={"metrics": {"cost": 1}})))).solved
+    assert (await judged(one, {"x": 1, "strict": False}, call=answering(ToolResult(structured={"cost": 1})))).solved
     assert seen == [("grade", {"strict": True, "x": 1})] * 2, "nothing handed in replaces what the manifest says"
     text = ToolResult(content=({"type": "text", "text": '{"cost": 1}'},))
-    assert judged(one, {"x": 1}, call=answering(text)).solved
+    assert (await judged(one, {"x": 1}, call=answering(text))).solved
     for wrong in (ToolResult(is_error=True), ToolResult(content=({"type": "text", "text": "no"},))):
         with pytest.raises(CannotScore):
-            judged(one, {}, call=answering(wrong))
+            await judged(one, {}, call=answering(wrong))
 
     async def broken(name: str, arguments: Mapping[str, Any]) -> ToolResult:
         raise CallFailed("gone")
 
     with pytest.raises(CannotScore, match="gone"):
-        judged(one, {}, call=broken)
+        await judged(one, {}, call=broken)
 
 
 @pytest.mark.parametrize("said", ["text", None, {}, {"cost": "1"}, {"cost": float("nan")}, {"cost": 1, "feasible": 3}])
@@ -177,39 +175,34 @@ RULE = (ScoringRule(metric="cost", expression="submission['x']"),)
 PREDICATES = Scorer(kind="predicates", predicates=RULE, metrics=(COST,))
 
 
-def test_an_attempt_goes_on_in_another_process(tmp_path: Path) -> None:
+async def test_an_attempt_goes_on_in_another_process(tmp_path: Path) -> None:
     one = problem(tmp_path, PREDICATES, budget=Limits(calls=3, wall_seconds=100))
     now = [1000.0]
-
-    async def main() -> AttemptState:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        first = Attempt(ledger, lambda: now[0], one, "attempt-1", label="me")
-        await first.called("probe", {"x": 1})
-        await first.answered(1, ok=True, metrics={"cost": 5.0})
-        second = Attempt(ledger, lambda: now[0], one, "attempt-1")
-        assert await second.called("probe", {"x": 2}) == 2
-        assert await first.called("probe", {"x": 3}) == 3
-        with pytest.raises(BudgetExhausted, match=r"the budget calls \(3\) is spent"):
-            await second.called("probe", {})
-        await second.submit({"x": 1.5})
-        with pytest.raises(AlreadySubmitted) as refused:
-            await first.submit({"x": 1.0})
-        assert refused.value.details["receipt"]["sha256"] == submission_digest({"x": 1.5})
-        now[0] += 101
-        late = Attempt(ledger, lambda: now[0], one, "attempt-2")
-        await late.open()
-        now[0] += 101  # nobody has called anything yet, so that no time has passed
-        assert late.seconds_left() == 100
-        await late.called("probe", {})
-        assert late.seconds_left() == 100
-        now[0] += 101
-        with pytest.raises(BudgetExhausted, match="wall_seconds"):
-            await late.submit({"x": 1})
-        state = await load_attempt(ledger, "attempt-1")
-        await ledger.close()
-        return state
-
-    state = anyio.run(main)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    first = Attempt(ledger, lambda: now[0], one, "attempt-1", label="me")
+    await first.called("probe", {"x": 1})
+    await first.answered(1, ok=True, metrics={"cost": 5.0})
+    second = Attempt(ledger, lambda: now[0], one, "attempt-1")
+    assert await second.called("probe", {"x": 2}) == 2
+    assert await first.called("probe", {"x": 3}) == 3
+    with pytest.raises(BudgetExhausted, match=r"the budget calls \(3\) is spent"):
+        await second.called("probe", {})
+    await second.submit({"x": 1.5})
+    with pytest.raises(AlreadySubmitted) as refused:
+        await first.submit({"x": 1.0})
+    assert refused.value.details["receipt"]["sha256"] == submission_digest({"x": 1.5})
+    now[0] += 101
+    late = Attempt(ledger, lambda: now[0], one, "attempt-2")
+    await late.open()
+    now[0] += 101  # nobody has called anything yet, so that no time has passed
+    assert late.seconds_left() == 100
+    await late.called("probe", {})
+    assert late.seconds_left() == 100
+    now[0] += 101
+    with pytest.raises(BudgetExhausted, match="wall_seconds"):
+        await late.submit({"x": 1})
+    state = await load_attempt(ledger, "attempt-1")
+    await ledger.close()
     assert (state.status, state.calls, state.opened.label) == ("submitted", 3, "me")
     assert state.series == [(1, {"cost": 5.0})]
 
@@ -229,7 +222,7 @@ async def test_what_the_server_refused_was_no_submission(tmp_path: Path) -> None
 
 
 @pytest.mark.guarantee("an-attempt-replays-to-the-same-score")
-def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
+async def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
     by_tool = problem(tmp_path, Scorer(kind="tool", tool="grade", metrics=(COST,)))
     kinds = [(problem(tmp_path, PREDICATES), None), (by_tool, {"structuredContent": {"cost": 1.5}, "content": []})]
 
@@ -246,10 +239,10 @@ def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
         return again.same, again.notes
 
     for one, evidence in kinds:
-        assert anyio.run(main, one, evidence, 1.5) == (True, ())
-        assert anyio.run(main, one, evidence, 1.4)[0] is False
+        assert await main(one, evidence, 1.5) == (True, ())
+        assert (await main(one, evidence, 1.4))[0] is False
     with pytest.raises(InvalidArgument, match=r"attempt_id='attempt-1', …\)`\) asks it"):
-        anyio.run(main, by_tool, None, 1.3)
+        await main(by_tool, None, 1.3)
 
 
 async def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> None:
@@ -317,48 +310,43 @@ async def test_a_search_calls_the_other_tool_once_with_the_best_arguments(
     assert abs(best - 3) == min(abs(x - 3) for x in tried)
 
 
-def test_whole_numbers_of_any_size_are_scored_or_said_to_be_too_large(tmp_path: Path) -> None:
+async def test_whole_numbers_of_any_size_are_scored_or_said_to_be_too_large(tmp_path: Path) -> None:
     one = problem(tmp_path, PREDICATES)
-    assert judged(one, {"x": 2**70}).rows[0].value == float(2**70)
+    assert (await judged(one, {"x": 2**70})).rows[0].value == float(2**70)
     for huge in (10**400, -(10**400)):
         with pytest.raises(CannotScore, match="cost is a whole number that is too large"):
-            judged(one, {"x": huge})
+            await judged(one, {"x": huge})
 
 
-def test_what_servers_say_is_kept_as_far_as_it_can_be(tmp_path: Path) -> None:
+async def test_what_servers_say_is_kept_as_far_as_it_can_be(tmp_path: Path) -> None:
     """NaN and half a surrogate pair, which JSON of other languages lets through, spoil no attempt."""
     odd = {"a\ud800": [float("nan"), "b\udc00", 1]}
     assert kept_result(odd) == {"a?": [None, "b?", 1]}
     one = problem(tmp_path, PREDICATES)
-
-    async def main() -> AttemptState:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1", label="\udc80")
-        number = await attempt.called("look\ud800", odd)
-        await attempt.answered(number, ok=True, metrics={"cost\ud800": float("nan"), "m\ud800": 1.0})
-        state = await load_attempt(ledger, "attempt-1")
-        await ledger.close()
-        return state
-
-    state = anyio.run(main)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1", label="\udc80")
+    number = await attempt.called("look\ud800", odd)
+    await attempt.answered(number, ok=True, metrics={"cost\ud800": float("nan"), "m\ud800": 1.0})
+    state = await load_attempt(ledger, "attempt-1")
+    await ledger.close()
     assert state.series == [(1, {"m?": 1.0})] and state.opened.label == "?"
 
 
-def test_a_scoring_function_may_answer_with_numbers_of_other_libraries(tmp_path: Path) -> None:
+async def test_a_scoring_function_may_answer_with_numbers_of_other_libraries(tmp_path: Path) -> None:
     body = "from fractions import Fraction\ndef score(submission):\n    return {'metrics': {'cost': Fraction(1, 4)}}\n"
     (tmp_path / "score.py").write_text(body, encoding="utf-8")
     one = problem(tmp_path, Scorer(kind="function", function="score.py:score", metrics=(COST,)))
-    assert judged(one, {"x": 1}).rows[0].value == 0.25
+    assert (await judged(one, {"x": 1})).rows[0].value == 0.25
 
 
-def test_a_scoring_function_has_the_modules_beside_it(tmp_path: Path) -> None:
+async def test_a_scoring_function_has_the_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "judge").mkdir()
     (tmp_path / "judge" / "helper.py").write_text("K = 0.25\n", encoding="utf-8")
     (tmp_path / "judge" / "score.py").write_text(
         "from helper import K\ndef score(submission):\n    import helper\n    return K + helper.K\n", encoding="utf-8"
     )
     one = problem(tmp_path, Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)))
-    assert judged(one, {"x": 1}).rows[0].value == 0.5
+    assert (await judged(one, {"x": 1})).rows[0].value == 0.5
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import anyio
 import pytest
 
 from pursuit.demo.designs import DESIGNS, evaluate
@@ -61,7 +60,7 @@ def test_a_workbench_speaks_of_the_constraints_that_there_are(name: str) -> None
         ("Waltz", False),
     ],
 )
-def test_a_pangram_is_one_line_of_known_words(answer: str, feasible: bool) -> None:
+async def test_a_pangram_is_one_line_of_known_words(answer: str, feasible: bool) -> None:
     async def main() -> bool:
         async with Sandbox() as sandbox:
             submitted = Submitted(submission={"answer": answer})
@@ -71,7 +70,7 @@ def test_a_pangram_is_one_line_of_known_words(answer: str, feasible: bool) -> No
                 .feasible
             )
 
-    assert anyio.run(main) is feasible
+    assert await main() is feasible
 
 
 @pytest.mark.parametrize(

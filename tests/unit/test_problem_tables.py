@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from pursuit import Problem
@@ -76,7 +75,7 @@ def test_the_catalogue_takes_texts_for_paths_and_one_tag(tmp_path: Path) -> None
     assert shipped.search(tags="engineering") == shipped.search(tags=["engineering"]) != []
 
 
-def test_an_attempt_that_is_no_text_is_told(tmp_path: Path) -> None:
+async def test_an_attempt_that_is_no_text_is_told(tmp_path: Path) -> None:
     problem: Any = Problem.shipped("pangram")
     with pytest.raises(ValidationFailed, match="attempt_id: must be a text"):
-        anyio.run(lambda: problem.replay(3, state=tmp_path / "none.db"))
+        await problem.replay(3, state=tmp_path / "none.db")

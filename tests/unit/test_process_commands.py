@@ -24,8 +24,8 @@ from pursuit.tasks.store import TaskStore
 pytestmark = pytest.mark.slow
 
 
-def test_a_command_that_succeeds(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_command_that_succeeds(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         command = python(
             "import sys\nfor n in range(3): print('step', n)\nprint('step 1 again')\nprint('oops', file=sys.stderr)",
             unit_pattern=r"^step (\d+)",
@@ -53,19 +53,16 @@ def test_a_command_that_succeeds(tmp_path: Path) -> None:
         ]
         assert await stage.processes.tail(state.task_id, errors=True) == ["oops"]
 
-    on_stage(tmp_path, body)
-
 
 @pytest.mark.guarantee("a-failed-command-tells-all")
-def test_a_command_that_fails_tells_all_that_is_needed(tmp_path: Path) -> None:
+async def test_a_command_that_fails_tells_all_that_is_needed(tmp_path: Path) -> None:
     source = """
 import sys
 print("done a"); print("at b"); print("FAILED b: broken", flush=True)
 for n in range(100): print("line", n, file=sys.stderr)
 sys.exit(3)
 """
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         command = python(
             source,
             unit_pattern="^done (.*)",
@@ -96,11 +93,9 @@ sys.exit(3)
         for word in (state.task_id, "exit code 3", "1 of 2", "FAILED b", "line 99", "Partial results"):
             assert word in result["content"][0]["text"]
 
-    on_stage(tmp_path, body)
 
-
-def test_a_result_has_the_end_of_the_output(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_result_has_the_end_of_the_output(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         short = await stage.run(Command(argv=["sh", "-c", "echo read; echo me >&2"]))
         assert sorted((await stage.structured(short))["output_tail"]) == ["me", "read"]
         result = await stage.store.result(short)
@@ -118,27 +113,22 @@ def test_a_result_has_the_end_of_the_output(tmp_path: Path) -> None:
         assert lines[-2:] == ["99998", "99999"]
         assert sum(len(line) + 1 for line in lines) == OUTPUT_BYTES
 
-    on_stage(tmp_path, body)
 
-
-def test_a_signal_is_recorded_as_shells_do(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_signal_is_recorded_as_shells_do(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.run(Command(argv=["sh", "-c", "kill -9 $$"]))
         structured = await stage.structured(state)
         assert (state.exit_code, structured["exit_code"], structured["signal"]) == (137, 137, "SIGKILL")
         assert state.message is not None
         assert state.message.startswith("ended by SIGKILL")
 
-    on_stage(tmp_path, body)
 
-
-def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_path: Path) -> None:
+async def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_path: Path) -> None:
     plain, script = tmp_path / "plain", tmp_path / "script"
     plain.write_text("no program")
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         wrong = [
             (Command(argv=["no-such-program"]), "'no-such-program' was not found in PATH"),
             (Command(argv=[str(plain)]), "is not executable"),
@@ -165,15 +155,12 @@ def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_pat
         with pytest.raises(TaskNotFound):
             await stage.processes.tail("../../etc")
 
-    on_stage(tmp_path, body)
 
-
-def test_a_command_that_the_system_refused_leaves_no_secret(tmp_path: Path) -> None:
+async def test_a_command_that_the_system_refused_leaves_no_secret(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.run(Command(argv=[str(script), "--token=open-sesame"], secrets=["open-sesame"]))
         assert state.status == "failed"
         folder = stage.place(state.task_id)
@@ -182,8 +169,6 @@ def test_a_command_that_the_system_refused_leaves_no_secret(tmp_path: Path) -> N
         assert [line async for line in stage.processes.follow(state.task_id)] == []
         await stage.processes.remove(state.task_id)
         assert not folder.exists()
-
-    on_stage(tmp_path, body)
 
 
 def test_every_fault_is_told_at_once() -> None:
@@ -207,10 +192,9 @@ def test_numbers_that_no_command_could_be_run_with_are_refused(name: str, value:
     Command(argv=["true"], total=0, heartbeat=1, grace=0).check()
 
 
-def test_stdin_is_closed_and_the_environment_is_the_one_that_was_given(tmp_path: Path) -> None:
+async def test_stdin_is_closed_and_the_environment_is_the_one_that_was_given(tmp_path: Path) -> None:
     source = "import os, sys; print(repr(sys.stdin.read())); print(sorted(os.environ)); print(os.getcwd())"
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         (tmp_path / "here").mkdir()
         state = await stage.run(python(source, env={"A": "1", "PURSUIT_TASK_ID": "x"}, cwd=str(tmp_path / "here")))
         said = await stage.processes.tail(state.task_id)
@@ -218,21 +202,17 @@ def test_stdin_is_closed_and_the_environment_is_the_one_that_was_given(tmp_path:
         assert {"A", "PURSUIT_TASK_ID"} <= set(eval(said[1])) <= {"A", "PURSUIT_TASK_ID", "LC_CTYPE"}
         assert said[2] == str(tmp_path / "here")
 
-    on_stage(tmp_path, body)
 
-
-def test_a_command_has_the_limits_that_we_had(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_command_has_the_limits_that_we_had(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.run(python("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"))
         ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         assert await stage.processes.tail(state.task_id) == [str(ours)]
 
-    on_stage(tmp_path, body)
-
 
 @pytest.mark.guarantee("no-secret-in-output")
-def test_secrets_are_blanked_in_output_arguments_and_results(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_secrets_are_blanked_in_output_arguments_and_results(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         source = "import sys; print('FAIL key is', sys.argv[1]); print(sys.argv[1], file=sys.stderr); sys.exit(1)"
         command = Command(
             argv=[sys.executable, "-c", source, "s3cr3t-value"],
@@ -249,39 +229,31 @@ def test_secrets_are_blanked_in_output_arguments_and_results(tmp_path: Path) -> 
         kept = b"".join(path.read_bytes() for path in stage.place(state.task_id).iterdir())
         assert b"s3cr3t-value" not in kept
 
-    on_stage(tmp_path, body)
 
-
-def test_bytes_that_are_no_text_long_lines_and_bars_do_no_harm(tmp_path: Path) -> None:
+async def test_bytes_that_are_no_text_long_lines_and_bars_do_no_harm(tmp_path: Path) -> None:
     source = """
 import sys
 out = sys.stdout.buffer
 out.write(b"caf\\xe9\\n"); out.write(b"x" * 1_000_000 + b"\\n"); out.write(b"10%\\r20%\\r30%\\n"); out.write(b"no end")
 """
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.run(python(source))
         cafe, long, *rest = await stage.processes.tail(state.task_id)
         assert cafe == "caf\ufffd"
         assert long.startswith("x" * 65_536 + " … [the rest of this line")
         assert rest == ["10%", "20%", "30%", "no end"]
 
-    on_stage(tmp_path, body)
 
-
-def test_a_flood_on_stderr_stops_nobody(tmp_path: Path) -> None:
+async def test_a_flood_on_stderr_stops_nobody(tmp_path: Path) -> None:
     source = "import sys\nfor n in range(200_000): print('e' * 50, n, file=sys.stderr)\nprint('out')\nsys.exit(2)"
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.run(python(source))
         structured = await stage.structured(state)
         assert structured["stderr_tail"] == ["e" * 50 + f" {number}" for number in range(199_920, 200_000)]
         assert state.mark["lines"] == 200_001
 
-    on_stage(tmp_path, body)
 
-
-def test_a_grandchild_that_holds_stdout_open_does_not_hold_the_task_and_lives_on(tmp_path: Path) -> None:
+async def test_a_grandchild_that_holds_stdout_open_does_not_hold_the_task_and_lives_on(tmp_path: Path) -> None:
     source = """
 import os, sys, time
 told, telling = os.pipe()
@@ -292,8 +264,7 @@ os.write(1, b"pid %d\\n" % os.getpid()); open(sys.argv[1], "a").close(); os.writ
 while True:
     time.sleep(0.05); os.write(1, b"still here\\n"); open(sys.argv[1], "a").write(".")
 """
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         beats = tmp_path / "beats"
         state = await stage.run(Command(argv=[sys.executable, "-c", source, str(beats)]))
         assert (state.status, state.exit_code) == ("completed", 0)
@@ -307,11 +278,9 @@ while True:
         finally:
             os.kill(daemon, 9)
 
-    on_stage(tmp_path, body)
 
-
-def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         command = python(
             "import time; print('at one', flush=True); time.sleep(60)", item_pattern="at (.*)", heartbeat=1, grace=0
         )
@@ -325,11 +294,9 @@ def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_pa
         await stage.host.cancel(task_id)
         assert (await stage.store.wait(task_id)).status == "cancelled"
 
-    on_stage(tmp_path, body)
 
-
-def test_a_pattern_that_would_take_for_ever_holds_nobody_up_and_that_is_told(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_pattern_that_would_take_for_ever_holds_nobody_up_and_that_is_told(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         source = f"print('done 1'); print('{'a' * 64}b'); print('done 2')"
         command = python(source, unit_pattern=r"done (\d+)", item_pattern=r"((?:a|aa)+)+c", total=2)
         with anyio.fail_after(60):
@@ -345,15 +312,13 @@ def test_a_pattern_that_would_take_for_ever_holds_nobody_up_and_that_is_told(tmp
         assert result is not None
         assert note in result["content"][0]["text"]
 
-    on_stage(tmp_path, body)
-
 
 def test_durations_for_people() -> None:
     assert [in_words(seconds) for seconds in (0.04, 59.4, 252, 3_725)] == ["0.0s", "59s", "4m12s", "1h02m05s"]
 
 
-def test_progress_is_the_latest_line_and_marks_are_few(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_progress_is_the_latest_line_and_marks_are_few(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         source = "import time\nfor n in range(300): print('done', n, flush=True); time.sleep(0.005)"
         begin = time.monotonic()
         state = await stage.run(python(source, unit_pattern=r"done (\d+)"))
@@ -361,69 +326,53 @@ def test_progress_is_the_latest_line_and_marks_are_few(tmp_path: Path) -> None:
         # Created, settled, and one word for each half of a second between.
         assert state.seq <= 4 + (time.monotonic() - begin) / 0.5
 
-    on_stage(tmp_path, body)
 
-
-def test_a_task_is_durable_for_one_commit(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_task_is_durable_for_one_commit(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python("import time; time.sleep(60)", grace=0))
         await until(lambda: (stage.place(task_id) / "meta").exists())
         assert (await stage.store.get(task_id)).seq == 1
         await stage.host.cancel(task_id)
         await stage.store.wait(task_id)
 
-    on_stage(tmp_path, body)
 
-
-def test_a_host_that_is_stopped_while_a_command_starts_ends_at_once_and_leaves_it_to_the_next(tmp_path: Path) -> None:
+async def test_a_host_that_is_stopped_while_a_command_starts_ends_at_once_and_leaves_it_to_the_next(
+    tmp_path: Path,
+) -> None:
     source = f"open({str(tmp_path / 'ran')!r}, 'a').write('x')"
-
-    async def stopped() -> str:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        store = TaskStore(ledger)
-        with anyio.CancelScope() as everything:
-            async with Processes(tmp_path / "tasks") as processes, TaskHost(store) as host:
-                stage = Stage(tmp_path, store, host, processes)
-                await stage.run(python(""))  # now its supervisor is there
-                task_id = await stage.begin(python(source))
-                await until((stage.place(task_id) / "command").exists)
-                everything.cancel()
-                await anyio.sleep_forever()
-        await ledger.close()
-        return task_id
-
     began = time.monotonic()
-    task_id = anyio.run(stopped)
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    store = TaskStore(ledger)
+    with anyio.CancelScope() as everything:
+        async with Processes(tmp_path / "tasks") as processes, TaskHost(store) as host:
+            stage = Stage(tmp_path, store, host, processes)
+            await stage.run(python(""))  # now its supervisor is there
+            task_id = await stage.begin(python(source))
+            await until((stage.place(task_id) / "command").exists)
+            everything.cancel()
+            await anyio.sleep_forever()
+    await ledger.close()
     assert time.monotonic() - began < PATIENCE / 2, "it waited for an answer that nobody heard"
-
-    async def found(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         assert (await stage.store.wait(task_id)).status == "completed"
         assert (tmp_path / "ran").read_text() == "x"
 
-    on_stage(tmp_path, found)
 
-
-def test_a_command_that_an_earlier_build_started_is_found_again(tmp_path: Path) -> None:
+async def test_a_command_that_an_earlier_build_started_is_found_again(tmp_path: Path) -> None:
     done = tmp_path / "done"
     waits = f"while not pathlib.Path({str(done)!r}).exists():\n    time.sleep(0.01)"
     source = f"import pathlib, time\n{waits}\nprint('end')"
-
-    async def begun(stage: Stage) -> tuple[str, str | None]:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python(source))
         meta = stage.place(task_id) / "meta"
         await until(meta.exists)
         body = json.loads(meta.read_bytes())
         body["keeper"] = body.pop("supervisor")
         meta.write_text(json.dumps(body))
-        return task_id, (await stage.store.get(task_id)).owner
-
-    task_id, owner = on_stage(tmp_path, begun)
-
-    async def found(stage: Stage) -> None:
+        task_id, owner = task_id, (await stage.store.get(task_id)).owner
+    async with on_stage(tmp_path) as stage:
         await stage.store.wait(task_id, lambda state: state.owner != owner)
         done.touch()
         state = await stage.store.wait(task_id)
         assert (state.status, state.exit_code) == ("completed", 0)
         assert await stage.processes.tail(task_id) == ["end"]
-
-    on_stage(tmp_path, found)

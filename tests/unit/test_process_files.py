@@ -12,33 +12,30 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import anyio
 import pytest
 from process_ends import wait_gone
-from process_stage import Stage, gone, on_stage, python, until
+from process_stage import gone, on_stage, python, until
 
 from pursuit.tasks.command import Command
 from pursuit.tasks.supervisor import write_whole
 
 
-def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
-        os.umask(0)
-        state = await stage.run(python("import os; print(oct(os.umask(0)))", cwd=str(tmp_path)))
-        assert await stage.processes.tail(state.task_id) == ["0o0"]
-        for path in [tmp_path / "tasks", *(tmp_path / "tasks").rglob("*")]:
-            with suppress(FileNotFoundError):  # what an ended one needs no more goes meanwhile
-                assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-
+async def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        on_stage(tmp_path, body)
+        async with on_stage(tmp_path) as stage:
+            os.umask(0)
+            state = await stage.run(python("import os; print(oct(os.umask(0)))", cwd=str(tmp_path)))
+            assert await stage.processes.tail(state.task_id) == ["0o0"]
+            for path in [tmp_path / "tasks", *(tmp_path / "tasks").rglob("*")]:
+                with suppress(FileNotFoundError):  # what an ended one needs no more goes meanwhile
+                    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     finally:
         os.umask(before)
 
 
-def test_files_go_with_an_ended_task_and_stay_with_a_running_one(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_files_go_with_an_ended_task_and_stay_with_a_running_one(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)", grace=0))
         await stage.store.wait(task_id, lambda now: now.message == "x")
         await stage.processes.remove(task_id)
@@ -51,36 +48,27 @@ def test_files_go_with_an_ended_task_and_stay_with_a_running_one(tmp_path: Path)
         assert await stage.processes.tail(task_id) == []
         assert [line async for line in stage.processes.follow(task_id)] == []
 
-    on_stage(tmp_path, body)
-
 
 @pytest.mark.parametrize("left", [b"", b'{"pid": "x"}'])
 @pytest.mark.parametrize("name", ["meta", "command", "exit", "claim"])
-def test_a_file_that_a_loss_of_power_left_half_is_no_obstacle(tmp_path: Path, name: str, left: bytes) -> None:
+async def test_a_file_that_a_loss_of_power_left_half_is_no_obstacle(tmp_path: Path, name: str, left: bytes) -> None:
     """The end of the command that was read from such a file is not known, and its files can be removed."""
-
-    async def leave(stage: Stage) -> str:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)", grace=0))
         await stage.store.wait(task_id, lambda now: now.message == "x")
-        return task_id
-
-    task_id = on_stage(tmp_path, leave)
     folder = tmp_path / "tasks" / task_id
     leader = json.loads((folder / "meta").read_bytes())["pid"]
     os.killpg(leader, signal.SIGKILL)
-    anyio.run(until, (folder / "exit").exists)
+    await until((folder / "exit").exists)
     if name == "claim":
         (folder / "meta").unlink()
     (folder / name).write_bytes(left)
-
-    async def back(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.store.wait(task_id)
         assert (state.status, state.exit_code) == ("failed", None)
         await gone(folder / "command")
         await stage.processes.remove(task_id)
         assert not folder.exists()
-
-    on_stage(tmp_path, back)
 
 
 def test_what_is_written_whole_is_on_the_disk_before_it_has_its_name(
@@ -99,10 +87,9 @@ def test_what_is_written_whole_is_on_the_disk_before_it_has_its_name(
     assert synced == [b'{"a": 1}']
 
 
-def test_a_log_is_followed_to_its_end_line_by_line(tmp_path: Path) -> None:
+async def test_a_log_is_followed_to_its_end_line_by_line(tmp_path: Path) -> None:
     source = "import sys\nfor n in range(20_000): print(n)\nfor n in range(10): print('e', n, file=sys.stderr)"
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python(source))
         await until(lambda: (stage.place(task_id) / "meta").exists())
         lines = [line async for line in stage.processes.follow(task_id, 1_000_000)]
@@ -110,10 +97,8 @@ def test_a_log_is_followed_to_its_end_line_by_line(tmp_path: Path) -> None:
         errors = [line async for line in stage.processes.follow(task_id, 3, errors=True)]
         assert errors == ["e 7", "e 8", "e 9"]
 
-    on_stage(tmp_path, body)
 
-
-def test_commands_go_on_when_we_leave_and_are_found_again(tmp_path: Path) -> None:
+async def test_commands_go_on_when_we_leave_and_are_found_again(tmp_path: Path) -> None:
     go = tmp_path / "go"
     source = """
 import os, sys, time
@@ -121,27 +106,20 @@ print("before", flush=True)
 while not os.path.exists(sys.argv[1]): time.sleep(0.01)
 print("after", flush=True); sys.exit(5)
 """
-
-    async def leave(stage: Stage) -> str:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(Command(argv=[sys.executable, "-c", source, str(go)]))
         await stage.store.wait(task_id, lambda now: now.message == "before")
-        return task_id
-
-    task_id = on_stage(tmp_path, leave)
     assert task_id
-
-    async def back(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         go.touch()
         state = await stage.store.wait(task_id)
         assert (state.status, state.exit_code) == ("failed", 5)
         assert await stage.processes.tail(task_id) == ["before", "after"]
 
-    on_stage(tmp_path, back)
-
 
 @pytest.mark.slow
 @pytest.mark.guarantee("too-much-unread-is-a-gap")
-def test_more_unread_output_than_may_wait_is_a_recorded_gap(tmp_path: Path) -> None:
+async def test_more_unread_output_than_may_wait_is_a_recorded_gap(tmp_path: Path) -> None:
     go, flooded = tmp_path / "go", tmp_path / "flooded"
     source = """
 import os, sys, time
@@ -153,13 +131,9 @@ while os.path.exists(sys.argv[1]): time.sleep(0.01)
 time.sleep(0.3); print("last", flush=True)
 """
     limits = {"unread": 200_000, "segment": 50_000}
-
-    async def leave(stage: Stage) -> str:
+    async with on_stage(tmp_path, **limits) as stage:
         task_id = await stage.begin(Command(argv=[sys.executable, "-c", source, str(go), str(flooded)]))
         await stage.store.wait(task_id, lambda now: now.message == "first")
-        return task_id
-
-    task_id = on_stage(tmp_path, leave, **limits)
     go.touch()
     ends = time.monotonic() + 60
     while not flooded.exists():  # with nobody to read, it is not slowed down
@@ -167,8 +141,7 @@ time.sleep(0.3); print("last", flush=True)
         time.sleep(0.01)
     spool = sum(path.stat().st_size for path in (tmp_path / "tasks" / task_id).glob("out.*"))
     assert 200_000 <= spool <= 300_000
-
-    async def back(stage: Stage) -> None:
+    async with on_stage(tmp_path, **limits) as stage:
         await stage.store.wait(task_id, lambda now: now.mark.get("lines", 0) > 1_000)
         go.unlink()
         state = await stage.store.wait(task_id)
@@ -183,25 +156,20 @@ time.sleep(0.3); print("last", flush=True)
         assert sum(len(line) + 1 for line in lines if line != gap) + dropped - written in (0, 1)
         assert lines[-1] == "last"
 
-    on_stage(tmp_path, back, **limits)
 
-
-def test_no_supervisor_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> int:
+async def test_no_supervisor_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         state = await stage.run(python("print(1)"))
-        return supervisor_of(stage.place(state.task_id))
-
-    wait_gone(on_stage(tmp_path, body))
+        found = supervisor_of(stage.place(state.task_id))
+    wait_gone(found)
     assert (tmp_path / "tasks" / "supervisor.err").read_text() == ""
 
 
-def test_no_supervisor_is_left_when_the_files_of_a_running_command_were_deleted(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> tuple[int, int]:
+async def test_no_supervisor_is_left_when_the_files_of_a_running_command_were_deleted(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)"))
         state = await stage.store.wait(task_id, lambda now: now.message == "x")
-        return supervisor_of(stage.place(task_id)), state.mark["pid"]
-
-    supervisor, command = on_stage(tmp_path, body)
+        supervisor, command = supervisor_of(stage.place(task_id)), state.mark["pid"]
     shutil.rmtree(tmp_path / "tasks")
     os.kill(command, signal.SIGKILL)
     wait_gone(supervisor)
@@ -212,10 +180,9 @@ def supervisor_of(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_signals_of_a_terminal_do_not_end_the_supervisor(tmp_path: Path, number: int) -> None:
+async def test_signals_of_a_terminal_do_not_end_the_supervisor(tmp_path: Path, number: int) -> None:
     source = "import signal, time\nprint([signal.getsignal(n) == signal.SIG_IGN for n in (1, 15)], flush=True)\n"
-
-    async def body(stage: Stage) -> None:
+    async with on_stage(tmp_path) as stage:
         task_id = await stage.begin(python(source + "time.sleep(60)", grace=0))
         state = await stage.store.wait(task_id, lambda now: now.message is not None)
         assert state.message == "[False, False]"  # and the command does not inherit that
@@ -227,15 +194,11 @@ def test_signals_of_a_terminal_do_not_end_the_supervisor(tmp_path: Path, number:
         await stage.host.cancel(task_id)
         assert (await stage.store.wait(task_id)).status == "cancelled"
 
-    on_stage(tmp_path, body)
 
-
-def test_arguments_and_variables_that_are_no_text_reach_the_command_as_they_are(tmp_path: Path) -> None:
-    async def body(stage: Stage) -> None:
+async def test_arguments_and_variables_that_are_no_text_reach_the_command_as_they_are(tmp_path: Path) -> None:
+    async with on_stage(tmp_path) as stage:
         odd = b"caf\xe9".decode("utf-8", "surrogateescape")
         source = "import os, sys; print(os.fsencode(sys.argv[1]), os.environb[b'ODD'])"
         command = Command(argv=[sys.executable, "-c", source, odd], env={"ODD": odd})
         state = await stage.run(command)
         assert await stage.processes.tail(state.task_id) == ["b'caf\\xe9' b'caf\\xe9'"]
-
-    on_stage(tmp_path, body)

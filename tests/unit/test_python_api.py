@@ -7,7 +7,6 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
-import anyio
 import mcp_types
 import pytest
 from engine_stage import stage
@@ -109,22 +108,15 @@ async def test_a_mission_goes_on_in_another_runtime_on_the_same_ledger(tmp_path:
     assert beam.mass == 2.0
 
 
-def test_a_typed_error_comes_out_of_the_runtime_as_it_is(tmp_path: Path) -> None:
-    async def scene() -> None:
+async def test_a_typed_error_comes_out_of_the_runtime_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ValidationFailed) as caught:
         async with stage(tmp_path, Beam().cut) as runtime:
             await runtime.pursue(Mission(**{**_mission().model_dump(), "criteria": [succeeded("weld")]}))
-
-    with pytest.raises(ValidationFailed) as caught:
-        anyio.run(scene)
     assert not isinstance(caught.value, ExceptionGroup)
     assert caught.value.as_dict()["code"] == "validation_error"
-
-    async def foreign() -> None:
+    with pytest.raises(LookupError):
         async with stage(tmp_path, Beam().cut):
             raise LookupError("the caller's own")
-
-    with pytest.raises(LookupError):
-        anyio.run(foreign)
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,11 @@ from pursuit.sandbox import PredicateValue, Sandbox, SandboxLimits
 ROOMY = SandboxLimits(predicate_seconds=2.0)
 
 
-def values(
+async def values(
     expressions: Sequence[str], obs: Mapping[str, Any] | None = None, limits: SandboxLimits = ROOMY
 ) -> list[PredicateValue]:
-    async def main() -> list[PredicateValue]:
-        async with Sandbox(limits) as sandbox:
-            return await sandbox.evaluate(expressions, {"obs": obs or {}})
-
-    return anyio.run(main)
+    async with Sandbox(limits) as sandbox:
+        return await sandbox.evaluate(expressions, {"obs": obs or {}})
 
 
 def workers() -> list[psutil.Process]:
@@ -71,8 +68,8 @@ def test_the_check_imports_no_sandbox() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_values_come_back_as_json_in_order() -> None:
-    found = values(["obs['a'] + 1", "obs['a'] > 1", "None", "[1.5, (2, 'x')]", "{'k': obs}"], {"a": 1})
+async def test_values_come_back_as_json_in_order() -> None:
+    found = await values(["obs['a'] + 1", "obs['a'] > 1", "None", "[1.5, (2, 'x')]", "{'k': obs}"], {"a": 1})
     assert [value.value for value in found] == [2, False, None, [1.5, [2, "x"]], {"k": {"a": 1}}]
     assert all(value.is_json and value.error is None for value in found)
 
@@ -95,8 +92,8 @@ def test_values_come_back_as_json_in_order() -> None:
         ("[x := [], [x := [x] for _ in range(5000)][-1]]", "["),
     ],
 )
-def test_what_is_no_json_comes_back_as_short_text(expression: str, text: str) -> None:
-    (found,) = values([expression])
+async def test_what_is_no_json_comes_back_as_short_text(expression: str, text: str) -> None:
+    (found,) = await values([expression])
     assert found.error is None
     assert isinstance(found.value, str)
     assert text in found.value
@@ -105,8 +102,8 @@ def test_what_is_no_json_comes_back_as_short_text(expression: str, text: str) ->
         assert not found.is_json
 
 
-def test_errors_are_texts_and_the_rest_goes_on() -> None:
-    found = values(["obs['no']", "1 +", "undefined", "obs['a']", "obs.a", "2"], {"a": 1})
+async def test_errors_are_texts_and_the_rest_goes_on() -> None:
+    found = await values(["obs['no']", "1 +", "undefined", "obs['a']", "obs.a", "2"], {"a": 1})
     assert found[0].error == "KeyError: no"
     assert "not valid Python" in (found[1].error or "")
     assert "NameError" in (found[2].error or "")
@@ -126,13 +123,13 @@ def test_errors_are_texts_and_the_rest_goes_on() -> None:
         "eval('(len := (lambda x: 77))')",
     ],
 )
-def test_no_expression_sees_what_another_did(first: str) -> None:
-    found = values([first, "len(obs['xs'])"], {"xs": [1, 2]})
+async def test_no_expression_sees_what_another_did(first: str) -> None:
+    found = await values([first, "len(obs['xs'])"], {"xs": [1, 2]})
     assert found[0].error is None
     assert found[1].value == 2
 
 
-def test_a_killed_worker_is_replaced_without_a_word() -> None:
+async def test_a_killed_worker_is_replaced_without_a_word() -> None:
     async def main() -> list[PredicateValue]:
         async with Sandbox(ROOMY) as sandbox:
             await sandbox.evaluate(["1"], {})
@@ -140,26 +137,23 @@ def test_a_killed_worker_is_replaced_without_a_word() -> None:
                 child.kill()
             return await sandbox.evaluate(["1", "2"], {})
 
-    assert [value.value for value in anyio.run(main)] == [1, 2]
+    assert [value.value for value in await main()] == [1, 2]
 
 
 @pytest.mark.slow
-def test_a_worker_that_the_machine_held_up_gets_a_second_try() -> None:
-    async def main() -> PredicateValue:
-        async with Sandbox(SandboxLimits(predicate_seconds=0.5)) as sandbox:
-            await sandbox.evaluate(["1"], {})
-            (worker,) = workers()
-            worker.suspend()
-            # It hangs, is killed from outside, and another takes its place.
-            with anyio.fail_after(60):
-                return (await sandbox.evaluate(["1 + 1"], {}))[0]
-
-    assert anyio.run(main).value == 2
+async def test_a_worker_that_the_machine_held_up_gets_a_second_try() -> None:
+    async with Sandbox(SandboxLimits(predicate_seconds=0.5)) as sandbox:
+        await sandbox.evaluate(["1"], {})
+        (worker,) = workers()
+        worker.suspend()
+        # It hangs, is killed from outside, and another takes its place.
+        with anyio.fail_after(60):
+            assert (await sandbox.evaluate(["1 + 1"], {}))[0].value == 2
 
 
-def test_without_workers_every_value_is_an_error_text(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_workers_every_value_is_an_error_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONTY_BIN", os.devnull)
-    found = values(["1", "2"])
+    found = await values(["1", "2"])
     assert all("worker" in (value.error or "") for value in found)
 
 

@@ -276,14 +276,14 @@ def test_chance_and_time_are_fixed_by_the_run() -> None:
     assert first == memory(source)
     assert first["r"][2] == "2026-03-04T05:06:07"
 
-    async def other() -> Finished:
+    async def main() -> list[Step]:
         async with Sandbox() as sandbox:
-            return end(await driven(sandbox, dataclasses.replace(spec(source), seed=8)))
+            return await driven(sandbox, dataclasses.replace(spec(source), seed=8))
 
-    assert anyio.run(other).memory["r"][0] != first["r"][0]
+    assert end(anyio.run(main)).memory["r"][0] != first["r"][0]
 
 
-def test_replayed_answers_reach_the_same_next_step_in_new_processes() -> None:
+async def test_replayed_answers_reach_the_same_next_step_in_new_processes() -> None:
     source = (
         "import random\nfor i in range(300):\n  r = beam.evaluate(random.random(), state.memory.get('last', 0))\n"
         "  state.memory['last'] = r['index']"
@@ -299,7 +299,7 @@ def test_replayed_answers_reach_the_same_next_step_in_new_processes() -> None:
                 step = await script.answer({call.index: echo(call) for call in step.calls})
             return step, time.perf_counter() - begun, marks
 
-    first, second = anyio.run(upto, 200), anyio.run(upto, 200)
+    first, second = await upto(200), await upto(200)
     assert isinstance(first[0], Calls)
     assert first[0].calls[0].index == 200
     assert first[0] == second[0]

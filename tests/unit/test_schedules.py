@@ -13,7 +13,6 @@ from typing import Any, Literal
 import anyio
 import pytest
 from crashing import CrashingRuntime, World, is_crash
-from engine_stage import play
 
 from pursuit.config.configuration import Configuration, Overlap, ScheduleConfig, load_configuration
 from pursuit.errors import ExtraMissing, ValidationFailed
@@ -123,7 +122,7 @@ async def test_of_several_servers_one_starts_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("a-kill-loses-no-scheduled-run")
-def test_a_server_that_dies_at_any_write_loses_no_run_and_starts_none_twice(tmp_path: Path) -> None:
+async def test_a_server_that_dies_at_any_write_loses_no_run_and_starts_none_twice(tmp_path: Path) -> None:
     async def scene() -> int:
         at = 0
         while True:
@@ -149,7 +148,7 @@ def test_a_server_that_dies_at_any_write_loses_no_run_and_starts_none_twice(tmp_
                 assert len(await missions(runtime)) == 1, at
                 assert (await events(runtime)).count("RunOrdered") == 1, at
 
-    assert play(scene) > 4, "the order, the audit, the mission and its run are writes"
+    assert await scene() > 4, "the order, the audit, the mission and its run are writes"
 
 
 async def test_a_run_that_was_missed_is_told_and_not_made_up_for(
@@ -261,10 +260,10 @@ def test_very_many_missed_runs_are_counted_up_to_a_limit() -> None:
         ("cron = '0 2 * * *'\nmission = 'm'\nevery = 3", "schedule.x.every", "is not a known key"),
     ],
 )
-def test_a_wrong_table_is_refused_with_its_field(text: str, field: str, why: str, tmp_path: Path) -> None:
+async def test_a_wrong_table_is_refused_with_its_field(text: str, field: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "pursuit.toml").write_text(f"[schedule.x]\n{text}", encoding="utf-8")
     with pytest.raises(ValidationFailed) as refused:
-        play(lambda: schedule_rows(load_configuration(tmp_path / "pursuit.toml").schedules, None, TWO))
+        await schedule_rows(load_configuration(tmp_path / "pursuit.toml").schedules, None, TWO)
     assert [(fault.field, why in fault.reason) for fault in refused.value.faults] == [(field, True)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import events_of, mission, outcomes, play, stage
+from engine_stage import events_of, mission, outcomes, stage
 
 from pursuit import Budget, metric, tool
 from pursuit.core.events import IterationProposed
@@ -37,19 +37,15 @@ async def trials_of(runtime: Any, mission_id: str) -> list[dict[str, Any]]:
     return [call.args for one in await events_of(runtime, mission_id, IterationProposed) for call in one.calls]
 
 
-def pursued(folder: Path, *tools: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
+async def pursued(folder: Path, *tools: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
     folder.mkdir(exist_ok=True)
-
-    async def scene() -> tuple[Any, list[dict[str, Any]]]:
-        async with stage(folder, *(tools or (rod,))) as runtime:
-            report = await runtime.pursue(mission(**given))
-            return report, await trials_of(runtime, report.session_id)
-
-    return play(scene)
+    async with stage(folder, *(tools or (rod,))) as runtime:
+        report = await runtime.pursue(mission(**given))
+        return report, await trials_of(runtime, report.session_id)
 
 
-def test_it_finds_arguments_that_meet_the_criteria(tmp_path: Path) -> None:
-    report, trials = pursued(tmp_path, criteria=LIGHT, budget=Budget(max_iterations=60), proposer=searching())
+async def test_it_finds_arguments_that_meet_the_criteria(tmp_path: Path) -> None:
+    report, trials = await pursued(tmp_path, criteria=LIGHT, budget=Budget(max_iterations=60), proposer=searching())
     assert (report.status, report.verdict_reason) == ("completed", "criteria_met")
     assert {type(trials[0]["d"]), type(trials[0]["n"]), type(trials[0]["alloy"])} == {float, int, str}
 
@@ -57,14 +53,16 @@ def test_it_finds_arguments_that_meet_the_criteria(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sampler", ["surrogate", "tpe", "cmaes", "random", "auto", "cmaes with noise"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.guarantee("search-goes-on-where-it-was")
-def test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not(tmp_path: Path, sampler: str, batch: int) -> None:
+async def test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not(
+    tmp_path: Path, sampler: str, batch: int
+) -> None:
     kind, noise = sampler.split()[0], sampler.endswith("noise") or None
     given: dict[str, Any] = {
         "criteria": [metric("weight") <= 1, metric("stress") <= 1],
         "budget": Budget(max_iterations=14),
         "proposer": searching(seed=7, sampler=kind, batch=batch, noise=noise),
     }
-    _, whole = pursued(tmp_path / "whole", **given)
+    _, whole = await pursued(tmp_path / "whole", **given)
     assert len(whole) == 14 * batch
 
     async def part(mission_id: str | None, iterations: int) -> tuple[str, list[dict[str, Any]]]:
@@ -73,24 +71,24 @@ def test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not(tmp_path: P
             await runtime.runner.iterate(mission_id, iterations=iterations)
             return mission_id, await trials_of(runtime, mission_id)
 
-    mission_id, _ = play(lambda: part(None, 5))
-    mission_id, _ = play(lambda: part(mission_id, 6))
-    assert play(lambda: part(mission_id, 3))[1] == whole
-    _, other = pursued(
+    mission_id, _ = await part(None, 5)
+    mission_id, _ = await part(mission_id, 6)
+    assert (await part(mission_id, 3))[1] == whole
+    _, other = await pursued(
         tmp_path / "other", **{**given, "proposer": searching(seed=8, sampler=kind, batch=batch, noise=noise)}
     )
     assert other != whole
 
 
-def test_a_mission_that_searches_is_not_given_up_for_lack_of_progress(tmp_path: Path) -> None:
+async def test_a_mission_that_searches_is_not_given_up_for_lack_of_progress(tmp_path: Path) -> None:
     given: dict[str, Any] = {"criteria": [metric("weight") <= 0], "budget": Budget(max_iterations=12)}
-    report, _ = pursued(tmp_path / "a", **given, stagnation_threshold=None, proposer=searching(sampler="random"))
+    report, _ = await pursued(tmp_path / "a", **given, stagnation_threshold=None, proposer=searching(sampler="random"))
     assert report.verdict_reason == "max_iterations"
-    report, _ = pursued(tmp_path / "b", **given, stagnation_threshold=2, proposer=searching(sampler="random"))
+    report, _ = await pursued(tmp_path / "b", **given, stagnation_threshold=2, proposer=searching(sampler="random"))
     assert report.verdict_reason == "no_progress"
 
 
-def test_an_evaluation_that_fails_is_a_trial_to_keep_off(tmp_path: Path) -> None:
+async def test_an_evaluation_that_fails_is_a_trial_to_keep_off(tmp_path: Path) -> None:
     @tool(read_only=True)
     def brittle(d: float, n: int, alloy: str) -> dict[str, Any]:
         if alloy == "b" or n > 6:
@@ -99,18 +97,20 @@ def test_an_evaluation_that_fails_is_a_trial_to_keep_off(tmp_path: Path) -> None
 
     proposer = {**searching(), "tool": "brittle"}
     criteria = [metric("weight") <= 60, metric("stress") <= 2.8]
-    report, trials = pursued(tmp_path, brittle, criteria=criteria, budget=Budget(max_iterations=80), proposer=proposer)
+    report, trials = await pursued(
+        tmp_path, brittle, criteria=criteria, budget=Budget(max_iterations=80), proposer=proposer
+    )
     assert report.completed
     failed = [one["alloy"] == "b" or one["n"] > 6 for one in trials]
     assert any(failed) and not failed[-1]
 
 
-def test_a_tool_that_says_none_of_the_metrics_ends_in_the_budget_and_not_in_a_crash(tmp_path: Path) -> None:
+async def test_a_tool_that_says_none_of_the_metrics_ends_in_the_budget_and_not_in_a_crash(tmp_path: Path) -> None:
     def mute(d: float, n: int, alloy: str) -> dict[str, Any]:
         return {"metrics": {"other": 1}}
 
     proposer = {**searching(), "tool": "mute"}
-    report, trials = pursued(tmp_path, mute, criteria=LIGHT, budget=Budget(max_iterations=25), proposer=proposer)
+    report, trials = await pursued(tmp_path, mute, criteria=LIGHT, budget=Budget(max_iterations=25), proposer=proposer)
     assert (report.verdict_reason, len(trials)) == ("max_iterations", 25)
 
 

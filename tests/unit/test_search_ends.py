@@ -124,7 +124,7 @@ def _metrics(one: PlannedCall, outcome: Outcome) -> dict[str, Any]:
     return peak(**one.args)["metrics"] if one.tool == "world.peak" and outcome == "ok" else {}
 
 
-def test_a_call_that_the_budget_cut_off_is_still_to_be_made() -> None:
+async def test_a_call_that_the_budget_cut_off_is_still_to_be_made() -> None:
     """Time may run out between the start of an iteration and its only call; later there is more of it."""
     search = SearchProposer(**searching(then="world.certify", batch=3))
     wanted = mission(criteria=[FOUND, CERTIFIED], proposer=search)
@@ -140,17 +140,14 @@ def test_a_call_that_the_budget_cut_off_is_still_to_be_made() -> None:
     async def past(after: int) -> list[tuple[int, AnyEvent]]:
         return [(seq, one) for seq, one in enumerate(events, 1) if seq > after]
 
-    async def scene() -> None:
-        state = MissionState(mission=wanted, facts=search.facts(), tools=("world.peak", "world.certify"))
-        lively = Search(wanted, search, past)
-        for news, next_call in parts:
-            events.extend(news)
-            for proposer in (lively, Search(wanted, search, past)):
-                proposal = await proposer.propose(state, [])
-                assert isinstance(proposal, Proposal) and proposal.tool_calls is not None
-                assert [(one.tool_name, one.args["x"]) for one in proposal.tool_calls] == [next_call]
-
-    play(scene)
+    state = MissionState(mission=wanted, facts=search.facts(), tools=("world.peak", "world.certify"))
+    lively = Search(wanted, search, past)
+    for news, next_call in parts:
+        events.extend(news)
+        for proposer in (lively, Search(wanted, search, past)):
+            proposal = await proposer.propose(state, [])
+            assert isinstance(proposal, Proposal) and proposal.tool_calls is not None
+            assert [(one.tool_name, one.args["x"]) for one in proposal.tool_calls] == [next_call]
 
 
 def test_without_a_threshold_the_best_of_all_trials_is_handed_on(tmp_path: Path) -> None:
@@ -181,7 +178,7 @@ def test_what_was_found_is_handed_on_before_a_cap_of_the_mission_is_reached(
 @pytest.mark.parametrize(
     ("took", "used", "late"), [(0.1, 94.9, False), (0.1, 95, True), (4.0, 87, False), (4.0, 88, True), (90, 49, False)]
 )
-def test_a_search_keeps_enough_time_to_hand_on(took: float, used: float, late: bool) -> None:
+async def test_a_search_keeps_enough_time_to_hand_on(took: float, used: float, late: bool) -> None:
     search = SearchProposer(**searching(then="world.certify"))
     wanted = mission(criteria=[FOUND, CERTIFIED], proposer=search)
     state = MissionState(
@@ -189,12 +186,12 @@ def test_a_search_keeps_enough_time_to_hand_on(took: float, used: float, late: b
     )
     end = IterationEnded(at=0, iteration=0, verdict="continue", reason="in_progress", facts=Facts(), elapsed=took)
     events = [*told(0, "ok", ("world.peak", 1))[:-1], end]
-    (call,) = next_calls(wanted, search, state, events)
+    (call,) = await next_calls(wanted, search, state, events)
     assert call[0] == ("world.certify" if late else "world.peak")
 
 
 @pytest.mark.parametrize("lost", ["unknown", "timed_out", "cancelled"])
-def test_a_lost_call_is_made_again_where_a_check_looks_for_its_effect(lost: Outcome) -> None:
+async def test_a_lost_call_is_made_again_where_a_check_looks_for_its_effect(lost: Outcome) -> None:
     search = SearchProposer(**searching(then="world.certify", noise=False))
     events, seal = told(0, "ok", ("world.peak", 3)), ("world.certify", 3)
     for after, most in (("world.certify", 3), (None, 1)):
@@ -202,24 +199,21 @@ def test_a_lost_call_is_made_again_where_a_check_looks_for_its_effect(lost: Outc
         state = MissionState(mission=wanted, facts=search.facts(), tools=(), budget={"max_iterations": 9})
         made = [told(iteration, lost, seal) for iteration in range(1, 4)]
         proposed = [
-            next_calls(wanted, search, state, [*events, *(one for part in made[:count] for one in part)])
+            await next_calls(wanted, search, state, [*events, *(one for part in made[:count] for one in part)])
             for count in range(4)
         ]
         assert proposed == [[seal]] * most + [[]] * (4 - most)
 
 
-def next_calls(wanted: Mission, search: SearchProposer, state: MissionState, events: list[AnyEvent]) -> list[Any]:
+async def next_calls(wanted: Mission, search: SearchProposer, state: MissionState, events: list[AnyEvent]) -> list[Any]:
     """What a process that begins with these events proposes."""
 
     async def past(after: int) -> list[tuple[int, AnyEvent]]:
         return [(seq, one) for seq, one in enumerate(events, 1) if seq > after]
 
-    async def scene() -> list[Any]:
-        proposal = await Search(wanted, search, past).propose(state, [])
-        calls = proposal.tool_calls if isinstance(proposal, Proposal) else None
-        return [(one.tool_name, one.args["x"]) for one in calls or ()]
-
-    return play(scene)
+    proposal = await Search(wanted, search, past).propose(state, [])
+    calls = proposal.tool_calls if isinstance(proposal, Proposal) else None
+    return [(one.tool_name, one.args["x"]) for one in calls or ()]
 
 
 def test_the_limit_that_gives_way_is_missed_rather_than_another(tmp_path: Path) -> None:
@@ -323,7 +317,9 @@ GRID = {
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("batch", [1, 7])
 @pytest.mark.guarantee("search-goes-on-where-it-was")
-def test_a_small_space_is_tried_without_repeats_also_when_interrupted(tmp_path: Path, sampler: str, batch: int) -> None:
+async def test_a_small_space_is_tried_without_repeats_also_when_interrupted(
+    tmp_path: Path, sampler: str, batch: int
+) -> None:
     def grid(x: float, n: int, flag: Any, one: str) -> dict[str, Any]:
         """Fails at one point in six."""
         if n == 2 and x > 0.5:
@@ -344,7 +340,7 @@ def test_a_small_space_is_tried_without_repeats_also_when_interrupted(tmp_path: 
             return mission_id, [repr(call.args) for one in proposed for call in one.calls], proposed[-1].failed
 
     (tmp_path / "whole").mkdir()
-    _, whole, failed = play(lambda: part(tmp_path / "whole", None, 99))
+    _, whole, failed = await part(tmp_path / "whole", None, 99)
     assert (len(whole), len(set(whole)), failed) == (24, 24, ["all 24 combinations were tried"])
-    mission_id, _, _ = play(lambda: part(tmp_path, None, 6))
-    assert play(lambda: part(tmp_path, mission_id, 99))[1] == whole
+    mission_id, _, _ = await part(tmp_path, None, 6)
+    assert (await part(tmp_path, mission_id, 99))[1] == whole

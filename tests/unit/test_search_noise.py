@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_stage import events_of, mission, play, stage
+from engine_stage import events_of, mission, stage
 
 from pursuit import Budget, ValidationFailed, event, metric
 from pursuit.core.events import IterationProposed
@@ -135,56 +135,57 @@ class Scale:
         return {"events": [{"event_name": "certified"}]}
 
 
-def searched(
+async def searched(
     folder: Path, seed: int, criteria: list[Any], iterations: int, *, deviation: float = 1.0, **given: Any
 ) -> tuple[Any, Any, Scale]:
     """The report, the arguments of each call of the scale, and the scale."""
     scale = Scale(seed, deviation)
-
-    async def scene() -> Any:
-        async with stage(folder, scale.weigh, scale.certify) as runtime:
-            proposer = {"kind": "search", "tool": "world.weigh", "parameters": SQUARE, "seed": seed, **given}
-            budget = Budget(max_iterations=iterations)
-            report = await runtime.pursue(mission(criteria=criteria, budget=budget, proposer=proposer))
-            proposed = await events_of(runtime, report.session_id, IterationProposed)
-            return report, [tuple(c.args.values()) for one in proposed for c in one.calls if c.tool == "world.weigh"]
-
-    report, calls = play(scene)
+    async with stage(folder, scale.weigh, scale.certify) as runtime:
+        proposer = {"kind": "search", "tool": "world.weigh", "parameters": SQUARE, "seed": seed, **given}
+        budget = Budget(max_iterations=iterations)
+        report = await runtime.pursue(mission(criteria=criteria, budget=budget, proposer=proposer))
+        proposed = await events_of(runtime, report.session_id, IterationProposed)
+        report, calls = (
+            report,
+            [tuple(c.args.values()) for one in proposed for c in one.calls if c.tool == "world.weigh"],
+        )
     return report, calls, scale
 
 
 @pytest.mark.guarantee("a-lucky-trial-does-not-win")
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_criterion_with_confirm_is_met_by_fresh_results_of_one_trial_alone(tmp_path: Path, batch: int) -> None:
+async def test_a_criterion_with_confirm_is_met_by_fresh_results_of_one_trial_alone(tmp_path: Path, batch: int) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     never = [metric("mass", confirm=6) <= 3.2]
-    report, calls, _ = searched(tmp_path / "a", 3, never, 40, noise=True, batch=batch)
+    report, calls, _ = await searched(tmp_path / "a", 3, never, 40, noise=True, batch=batch)
     assert not report.completed and len(calls) >= 40, "the true minimum is 5"
     within = [metric("mass", confirm=4) <= 6.5]
-    report, calls, _ = searched(tmp_path / "b", 3, within, 60, noise=True, batch=batch)
+    report, calls, _ = await searched(tmp_path / "b", 3, within, 60, noise=True, batch=batch)
     assert report.completed and len(set(calls[-4:])) == 1
     assert bowl(dict(zip("xy", calls[-1], strict=True))) < 7.5
 
 
 @pytest.mark.guarantee("a-lucky-trial-does-not-win")
-def test_with_noise_a_winner_is_measured_five_times_more_before_it_is_handed_on(tmp_path: Path) -> None:
+async def test_with_noise_a_winner_is_measured_five_times_more_before_it_is_handed_on(tmp_path: Path) -> None:
     criteria = [metric("mass", source="world.weigh") <= 6, event("certified", source="world.certify")]
     for seed in range(3):
         (tmp_path / str(seed)).mkdir()
-        report, calls, scale = searched(tmp_path / str(seed), seed, criteria, 60, noise=True, then="world.certify")
+        report, calls, scale = await searched(
+            tmp_path / str(seed), seed, criteria, 60, noise=True, then="world.certify"
+        )
         assert report.completed or len(calls) > 50
         assert len(set(calls[-5:])) == 1 or not report.completed
         assert len(scale.certified) == 1 and scale.certified[0] < 7
 
 
 @pytest.mark.guarantee("a-lucky-trial-does-not-win")
-def test_a_target_below_the_minimum_is_not_reached_by_luck(tmp_path: Path) -> None:
+async def test_a_target_below_the_minimum_is_not_reached_by_luck(tmp_path: Path) -> None:
     """Without `noise` and without `confirm`: the first lucky trial shows the noise, and fresh results reject it."""
     lucky = 0
     for seed in range(10):
         (tmp_path / str(seed)).mkdir()
-        report, calls, scale = searched(tmp_path / str(seed), seed, [metric("mass") <= 4.5], 25, deviation=0.5)
+        report, calls, scale = await searched(tmp_path / str(seed), seed, [metric("mass") <= 4.5], 25, deviation=0.5)
         assert not report.completed and len(calls) == 25
         lucky += min(scale.weighed) <= 4.5
     assert lucky >= 5
@@ -192,28 +193,28 @@ def test_a_target_below_the_minimum_is_not_reached_by_luck(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("most", [8.0, 5.1])
 @pytest.mark.parametrize(("noise", "more"), [(None, 1), (False, 0)])
-def test_a_quiet_tool_pays_one_more_call(tmp_path: Path, noise: bool | None, more: int, most: float) -> None:
+async def test_a_quiet_tool_pays_one_more_call(tmp_path: Path, noise: bool | None, more: int, most: float) -> None:
     """For its winner, if the design has one (as that of mass 8), else for the best point of the design."""
-    report, calls, scale = searched(tmp_path, 1, [metric("mass") <= most], 60, deviation=0.0, noise=noise)
+    report, calls, scale = await searched(tmp_path, 1, [metric("mass") <= most], 60, deviation=0.0, noise=noise)
     first = next(place for place, mass in enumerate(scale.weighed) if mass <= most)
     assert report.completed and repeats([{"at": one} for one in calls]) == more
     assert len(calls) == first + 1 + (more if first < 6 else 0) and len(set(calls[first:])) == 1
 
 
-def test_noise_that_is_ruled_out_before_costs_no_further_call(tmp_path: Path) -> None:
+async def test_noise_that_is_ruled_out_before_costs_no_further_call(tmp_path: Path) -> None:
     """The search repeats the best point of its design; after that a winner counts at once."""
-    report, calls, _ = searched(tmp_path, 1, [metric("mass") <= 5 + 1e-9], 90, deviation=0.0)
+    report, calls, _ = await searched(tmp_path, 1, [metric("mass") <= 5 + 1e-9], 90, deviation=0.0)
     assert repeats([{"at": one} for one in calls]) == 1, report.status
 
 
-def test_a_winner_is_measured_again_before_it_is_handed_on(tmp_path: Path) -> None:
+async def test_a_winner_is_measured_again_before_it_is_handed_on(tmp_path: Path) -> None:
     criteria = [metric("mass", source="world.weigh") <= 8, event("certified", source="world.certify")]
-    report, calls, scale = searched(tmp_path, 1, criteria, 60, deviation=0.0, then="world.certify")
+    report, calls, scale = await searched(tmp_path, 1, criteria, 60, deviation=0.0, then="world.certify")
     assert report.completed and calls[-1] == calls[-2] and repeats([{"at": one} for one in calls]) == 1
     assert len(scale.certified) == 1
 
 
-def test_a_winner_that_fails_when_it_is_repeated_does_not_hold_the_search_up(tmp_path: Path) -> None:
+async def test_a_winner_that_fails_when_it_is_repeated_does_not_hold_the_search_up(tmp_path: Path) -> None:
     calls: list[float] = []
 
     def once(x: float) -> dict[str, Any]:
@@ -223,18 +224,15 @@ def test_a_winner_that_fails_when_it_is_repeated_does_not_hold_the_search_up(tmp
             raise ValueError("asked before")
         return {"metrics": {"mass": x}}
 
-    async def scene() -> str:
-        async with stage(tmp_path, once) as runtime:
-            proposer = {"kind": "search", "tool": "world.once", "parameters": {"x": {"low": 0, "high": 1}}}
-            wanted = mission(criteria=[metric("mass") <= 0.5], budget=Budget(max_iterations=30), proposer=proposer)
-            return (await runtime.pursue(wanted)).status
-
-    assert play(scene) == "terminated"
+    async with stage(tmp_path, once) as runtime:
+        proposer = {"kind": "search", "tool": "world.once", "parameters": {"x": {"low": 0, "high": 1}}}
+        wanted = mission(criteria=[metric("mass") <= 0.5], budget=Budget(max_iterations=30), proposer=proposer)
+        assert (await runtime.pursue(wanted)).status == "terminated"
     assert max(Counter(calls).values()) <= 3 and len(set(calls)) > 8
 
 
-def test_the_best_point_of_a_noisy_search_is_a_mean(tmp_path: Path) -> None:
-    report, calls, scale = searched(tmp_path, 2, [metric("mass") <= 1], 40, noise=True)
+async def test_the_best_point_of_a_noisy_search_is_a_mean(tmp_path: Path) -> None:
+    report, calls, scale = await searched(tmp_path, 2, [metric("mass") <= 1], 40, noise=True)
     best = report.best
     again = [mass for mass, at in zip(scale.weighed, calls, strict=True) if at == tuple(best["args"].values())]
     assert best["times"] == len(again) >= 3 and best["value"] == pytest.approx(sum(again) / len(again))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import mission, play, proposal, repeat, replay, stage
+from engine_stage import mission, proposal, repeat, replay, stage
 
 from pursuit import Budget, Runtime, ValidationFailed, check, event, metric, predicate, succeeded
 from pursuit.core.tools import Tool
@@ -125,43 +125,40 @@ async def test_every_fault_of_a_mission_is_told_at_once_and_nothing_is_stored(tm
         assert (await runtime.runner.list())["sessions"] == []
 
 
-def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults(tmp_path: Path) -> None:
+async def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults(tmp_path: Path) -> None:
     async def refused(runtime: Runtime, *criteria: Any, **given: Any) -> str:
         with pytest.raises(ValidationFailed) as failed:
             await runtime.runner.start(mission(criteria=list(criteria), **given))
         return "; ".join(map(str, failed.value.faults))
 
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            optional = await refused(runtime, event("weighed").optional(), tool_allowlist=["world.nothing"])
-            assert "criteria: none is required" in optional and "world.nothing" in optional
-            mass = metric("mass")
-            for one, other in (
-                (mass < 1, mass > 1),
-                (mass <= 1, mass > 1),
-                (mass == 1, mass == 2),
-                (mass == 1, mass != 1),
-                (mass < 1, metric("mass", source="world.step") > 1),
-                (metric("mass", source="step") < 1, metric("mass", source="world.*") > 1),
-            ):
-                assert "criteria[1]: mass" in await refused(runtime, one, other)
-            assert "can never both be met" in await refused(runtime, mass <= 1, event("weighed"), mass >= 2)
-            assert "can never all be met" in await refused(runtime, mass <= 1, mass >= 1, mass != 1)
-            for impossible, given in (
-                (succeeded("step", at_least=3), {"budget": Budget(max_iterations=9, max_tool_calls=2)}),
-                (succeeded("step", at_least=3), {"proposer": repeat("step"), "budget": Budget(max_iterations=2)}),
-                (check("step", count={"pattern": "x", "op": "<", "target": 0}), {}),
-            ):
-                assert "criteria[0]: " in await refused(runtime, impossible, **given)
-            for one, other in (
-                (mass <= 1, mass >= 1),
-                (mass > 1, mass < 1.5),
-                (mass != 1, mass >= 1),
-                (mass < 1, mass < 2),
-            ):
-                await runtime.runner.start(mission(criteria=[one, other]))
-            await runtime.runner.start(mission(criteria=[mass <= 1, (mass >= 2).optional()]))
-            apart = metric("mass", source="script")
-            await runtime.runner.start(mission(criteria=[mass <= 1, apart >= 2]))
-
-    play(scene)
+    async with stage(tmp_path, step) as runtime:
+        optional = await refused(runtime, event("weighed").optional(), tool_allowlist=["world.nothing"])
+        assert "criteria: none is required" in optional and "world.nothing" in optional
+        mass = metric("mass")
+        for one, other in (
+            (mass < 1, mass > 1),
+            (mass <= 1, mass > 1),
+            (mass == 1, mass == 2),
+            (mass == 1, mass != 1),
+            (mass < 1, metric("mass", source="world.step") > 1),
+            (metric("mass", source="step") < 1, metric("mass", source="world.*") > 1),
+        ):
+            assert "criteria[1]: mass" in await refused(runtime, one, other)
+        assert "can never both be met" in await refused(runtime, mass <= 1, event("weighed"), mass >= 2)
+        assert "can never all be met" in await refused(runtime, mass <= 1, mass >= 1, mass != 1)
+        for impossible, given in (
+            (succeeded("step", at_least=3), {"budget": Budget(max_iterations=9, max_tool_calls=2)}),
+            (succeeded("step", at_least=3), {"proposer": repeat("step"), "budget": Budget(max_iterations=2)}),
+            (check("step", count={"pattern": "x", "op": "<", "target": 0}), {}),
+        ):
+            assert "criteria[0]: " in await refused(runtime, impossible, **given)
+        for one, other in (
+            (mass <= 1, mass >= 1),
+            (mass > 1, mass < 1.5),
+            (mass != 1, mass >= 1),
+            (mass < 1, mass < 2),
+        ):
+            await runtime.runner.start(mission(criteria=[one, other]))
+        await runtime.runner.start(mission(criteria=[mass <= 1, (mass >= 2).optional()]))
+        apart = metric("mass", source="script")
+        await runtime.runner.start(mission(criteria=[mass <= 1, apart >= 2]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,16 @@ from pursuit.tasks.store import Ending, TaskStore
 OK = Ending(status="completed", result={"content": []})
 
 
-def with_host(tmp_path: Path, body: Callable[[TaskHost], Awaitable[Any]], *, tend: bool = True, **given: Any) -> Any:
-    async def run() -> Any:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        try:
-            with anyio.fail_after(120):
-                async with TaskHost(TaskStore(ledger), **given) as host:
-                    if tend:
-                        host.maintain()
-                    return await body(host)
-        finally:
-            await ledger.close()
-
-    return anyio.run(run)
+@asynccontextmanager
+async def with_host(tmp_path: Path, *, tend: bool = True, **given: Any) -> AsyncIterator[TaskHost]:
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    try:
+        async with TaskHost(TaskStore(ledger), **given) as host:
+            if tend:
+                host.maintain()
+            yield host
+    finally:
+        await ledger.close()
 
 
 async def begin(host: TaskHost, work: Any, **given: Any) -> str:
@@ -41,13 +39,13 @@ async def begin(host: TaskHost, work: Any, **given: Any) -> str:
     return state.task_id
 
 
-def test_work_tells_asks_and_ends(tmp_path: Path) -> None:
+async def test_work_tells_asks_and_ends(tmp_path: Path) -> None:
     async def work(ctx: TaskContext) -> Ending:
         await ctx.update_status("asking", done=1, total=2, item="a")
         answers = await ctx.ask({"name": {"method": "elicitation/create", "params": {}}})
         return Ending(status="completed", result={"content": [{"type": "text", "text": answers["name"]}]}, done=2)
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await begin(host, work)
         state = await host.store.wait(task_id, lambda now: bool(now.asked))
         assert (state.status, state.message, state.done, state.total) == ("input_required", "asking", 1, 2)
@@ -56,10 +54,8 @@ def test_work_tells_asks_and_ends(tmp_path: Path) -> None:
         assert (state.status, state.done, state.item) == ("completed", 2, "a")
         assert state.result == {"content": [{"type": "text", "text": "Ann"}]}
 
-    with_host(tmp_path, body)
 
-
-def test_a_cancel_cuts_the_work_and_counts_at_once(tmp_path: Path) -> None:
+async def test_a_cancel_cuts_the_work_and_counts_at_once(tmp_path: Path) -> None:
     cut = anyio.Event()
 
     async def work(ctx: TaskContext) -> Ending:
@@ -69,16 +65,14 @@ def test_a_cancel_cuts_the_work_and_counts_at_once(tmp_path: Path) -> None:
             cut.set()
         raise AssertionError("slept for ever")
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await begin(host, work)
         assert (await host.cancel(task_id, by="ann", reason="enough")).status == "cancelled"
         await cut.wait()
         assert (await host.store.get(task_id)).message == "cancelled by ann: enough"
 
-    with_host(tmp_path, body)
 
-
-def test_work_that_ends_after_its_cancel_harms_nobody(tmp_path: Path) -> None:
+async def test_work_that_ends_after_its_cancel_harms_nobody(tmp_path: Path) -> None:
     async def stubborn(ctx: TaskContext) -> Ending:
         with anyio.CancelScope(shield=True):
             await ctx.wait_cancelled()
@@ -87,7 +81,7 @@ def test_work_that_ends_after_its_cancel_harms_nobody(tmp_path: Path) -> None:
     async def quick(ctx: TaskContext) -> Ending:
         return OK
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await begin(host, stubborn)
         await host.cancel(task_id)
         while "WordDropped" not in [event.type for event in await host.store.ledger.read(task_id)]:
@@ -95,47 +89,42 @@ def test_work_that_ends_after_its_cancel_harms_nobody(tmp_path: Path) -> None:
         assert (await host.store.get(task_id)).status == "cancelled"
         assert (await host.store.wait(await begin(host, quick))).status == "completed"
 
-    with_host(tmp_path, body)
 
-
-def test_one_that_stops_by_itself_settles_when_it_has_stopped(tmp_path: Path) -> None:
+async def test_one_that_stops_by_itself_settles_when_it_has_stopped(tmp_path: Path) -> None:
     async def winding(ctx: TaskContext) -> Ending:
         await ctx.wait_cancelled()
         return Ending(status="cancelled", message="stopped in order", exit_code=143)
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await begin(host, winding, kind="process")
         assert (await host.cancel(task_id)).status == "working"
         state = await host.store.wait(task_id)
         assert (state.status, state.message, state.exit_code) == ("cancelled", "stopped in order", 143)
 
-    with_host(tmp_path, body)
 
-
-def test_an_exception_is_the_tasks_own_end(tmp_path: Path) -> None:
+async def test_an_exception_is_the_tasks_own_end(tmp_path: Path) -> None:
     async def broken(ctx: TaskContext) -> Ending:
         raise RuntimeError("no luck")
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         state = await host.store.wait(await begin(host, broken))
         assert (state.status, state.message) == ("failed", "RuntimeError: no luck")
         assert state.error == {"code": -32603, "message": "RuntimeError: no luck", "data": {"outcome": "unknown"}}
 
-    with_host(tmp_path, body)
 
-
-def orphan(tmp_path: Path, kind: str) -> str:
+async def orphan(tmp_path: Path, kind: str) -> str:
     """A task whose process is gone: its host was left, so its lock is free."""
 
     async def endless(ctx: TaskContext) -> Ending:
         await anyio.sleep_forever()
         return OK
 
-    return with_host(tmp_path, lambda host: begin(host, endless, kind=kind, origin={"n": 7}))
+    async with with_host(tmp_path) as host:
+        return await begin(host, endless, kind=kind, origin={"n": 7})
 
 
-def test_an_orphan_goes_on_where_its_kind_can(tmp_path: Path) -> None:
-    task_id = orphan(tmp_path, "process")
+async def test_an_orphan_goes_on_where_its_kind_can(tmp_path: Path) -> None:
+    task_id = await orphan(tmp_path, "process")
 
     def resume(state: TaskState) -> Any:
         async def work(ctx: TaskContext) -> Ending:
@@ -143,40 +132,37 @@ def test_an_orphan_goes_on_where_its_kind_can(tmp_path: Path) -> None:
 
         return work
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path, resume={"process": resume}) as host:
         assert (await host.store.wait(task_id)).message == "resumed 7"
 
-    with_host(tmp_path, body, resume={"process": resume})
 
-
-def test_an_orphan_that_cannot_go_on_fails_with_the_reason(tmp_path: Path) -> None:
-    task_id = orphan(tmp_path, "call")
-    state = with_host(tmp_path, lambda host: host.store.wait(task_id))
+async def test_an_orphan_that_cannot_go_on_fails_with_the_reason(tmp_path: Path) -> None:
+    task_id = await orphan(tmp_path, "call")
+    async with with_host(tmp_path) as host:
+        state = await host.store.wait(task_id)
     assert state.status == "failed"
     assert "the process that worked at it ended" in state.message
 
 
-def test_a_task_in_good_hands_is_left_alone(tmp_path: Path) -> None:
+async def test_a_task_in_good_hands_is_left_alone(tmp_path: Path) -> None:
     async def endless(ctx: TaskContext) -> Ending:
         await anyio.sleep_forever()
         return OK
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await begin(host, endless)
         async with TaskHost(TaskStore(host.store.ledger)) as other:
             assert await other.take_up_all() == 0
             await other.cancel(task_id)
         assert (await host.store.get(task_id)).status == "cancelled"
 
-    with_host(tmp_path, body)
-
 
 async def some_work(store: TaskStore) -> str:
     return (await store.create(kind="work", title="t", requestor="local")).task_id
 
 
-def test_own_work_completes_with_what_it_says(tmp_path: Path) -> None:
-    async def body(host: TaskHost) -> None:
+async def test_own_work_completes_with_what_it_says(tmp_path: Path) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await some_work(host.store)
         async with task_execution(task_id, host.store) as ctx:
             await ctx.update_status("half way", done=1, total=2)
@@ -187,22 +173,18 @@ def test_own_work_completes_with_what_it_says(tmp_path: Path) -> None:
         assert state.result is not None
         assert state.result["structuredContent"] == {"answer": 42}
 
-    with_host(tmp_path, body)
 
-
-def test_own_work_that_raises_fails_and_the_exception_goes_on(tmp_path: Path) -> None:
-    async def body(host: TaskHost) -> None:
+async def test_own_work_that_raises_fails_and_the_exception_goes_on(tmp_path: Path) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await some_work(host.store)
         with pytest.raises(ZeroDivisionError):
             async with task_execution(task_id, host.store):
                 raise ZeroDivisionError("by zero")
         assert (await host.store.get(task_id)).message == "ZeroDivisionError: by zero"
 
-    with_host(tmp_path, body)
 
-
-def test_own_work_hears_of_a_cancel_and_its_late_word_is_dropped(tmp_path: Path) -> None:
-    async def body(host: TaskHost) -> None:
+async def test_own_work_hears_of_a_cancel_and_its_late_word_is_dropped(tmp_path: Path) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await some_work(host.store)
         async with task_execution(task_id, host.store) as ctx:
             await host.cancel(task_id)
@@ -211,11 +193,9 @@ def test_own_work_hears_of_a_cancel_and_its_late_word_is_dropped(tmp_path: Path)
             assert not await ctx.complete("too late")
         assert (await host.store.get(task_id)).status == "cancelled"
 
-    with_host(tmp_path, body)
 
-
-def test_two_workers_cannot_have_one_task(tmp_path: Path) -> None:
-    async def body(host: TaskHost) -> None:
+async def test_two_workers_cannot_have_one_task(tmp_path: Path) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await some_work(host.store)
         async with task_execution(task_id, host.store):
             with pytest.raises(Conflict):
@@ -225,11 +205,9 @@ def test_two_workers_cannot_have_one_task(tmp_path: Path) -> None:
             async with task_execution(task_id, host.store):
                 pass
 
-    with_host(tmp_path, body)
-
 
 @pytest.mark.parametrize("result", [{"content": [], "x": object()}, {"content": [], "x": {(1, 2): 3}}])
-def test_an_end_that_cannot_be_stored_is_that_tasks_own_failure(tmp_path: Path, result: Any) -> None:
+async def test_an_end_that_cannot_be_stored_is_that_tasks_own_failure(tmp_path: Path, result: Any) -> None:
     async def odd(ctx: TaskContext) -> Ending:
         return Ending(status="completed", result=result)
 
@@ -237,17 +215,15 @@ def test_an_end_that_cannot_be_stored_is_that_tasks_own_failure(tmp_path: Path, 
         await ctx.ask({"go": {}})
         return OK
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         good, bad = await begin(host, steady), await begin(host, odd)
         state = await host.store.wait(bad)
         assert state.status == "failed" and "could not be stored" in (state.message or "")
         await host.store.answer(good, {"go": 1})
         assert (await host.store.wait(good)).status == "completed"
 
-    with_host(tmp_path, body)
 
-
-def test_half_a_character_in_what_work_says_harms_nobody(tmp_path: Path) -> None:
+async def test_half_a_character_in_what_work_says_harms_nobody(tmp_path: Path) -> None:
     async def says(ctx: TaskContext) -> Ending:
         await ctx.update_status("half \udcff")
         return Ending(status="completed", result={"content": [{"type": "text", "text": "half \udcff"}]})
@@ -255,21 +231,19 @@ def test_half_a_character_in_what_work_says_harms_nobody(tmp_path: Path) -> None
     async def raises(ctx: TaskContext) -> Ending:
         raise ValueError("half \udcff")
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path) as host:
         state = await host.store.wait(await begin(host, says))
         assert (state.message, state.result) == ("half ?", {"content": [{"type": "text", "text": "half ?"}]})
         assert (await host.store.wait(await begin(host, raises))).message == "ValueError: half ?"
 
-    with_host(tmp_path, body)
 
-
-def test_whatever_is_wrong_with_one_task_the_others_are_looked_after(tmp_path: Path) -> None:
-    task_id = orphan(tmp_path, "process")
+async def test_whatever_is_wrong_with_one_task_the_others_are_looked_after(tmp_path: Path) -> None:
+    task_id = await orphan(tmp_path, "process")
 
     def resume(state: TaskState) -> Any:
         raise ValueError("no such thing")
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path, resume={"process": resume}) as host:
         assert (await host.store.wait(task_id)).message == "ValueError: no such thing"
         tried = anyio.Event()
 
@@ -287,10 +261,8 @@ def test_whatever_is_wrong_with_one_task_the_others_are_looked_after(tmp_path: P
             left = await host.store.create(kind="call", title="t", requestor="local", owner="owner-0")
             assert (await host.store.wait(left.task_id)).status == "failed"
 
-    with_host(tmp_path, body, resume={"process": resume})
 
-
-def test_a_time_to_live_is_kept_by_whoever_works_and_ends_with_the_work(tmp_path: Path) -> None:
+async def test_a_time_to_live_is_kept_by_whoever_works_and_ends_with_the_work(tmp_path: Path) -> None:
     stopping, stopped = anyio.Event(), anyio.Event()
 
     async def winding(ctx: TaskContext) -> Ending:
@@ -303,7 +275,7 @@ def test_a_time_to_live_is_kept_by_whoever_works_and_ends_with_the_work(tmp_path
         await anyio.sleep_forever()
         return OK
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path, tend=False) as host:
         cut = await host.store.wait(await begin(host, endless, ttl=0.05))
         assert (cut.status, cut.message) == ("failed", "its time to live ended before the work did")
         task_id = await begin(host, winding, kind="process", ttl=0.05)
@@ -317,8 +289,6 @@ def test_a_time_to_live_is_kept_by_whoever_works_and_ends_with_the_work(tmp_path
         said = {"status": "failed", "exit_code": 143, "reason": why}
         assert state.result == {"content": [text], "structuredContent": said, "isError": True}
 
-    with_host(tmp_path, body, tend=False)
-
 
 CANCELLED = {
     "content": [{"type": "text", "text": "sleep: cancelled after 1s (task-1)"}],
@@ -327,7 +297,7 @@ CANCELLED = {
 }
 
 
-def test_what_a_person_cancelled_is_cancelled_also_when_its_time_ends_meanwhile(
+async def test_what_a_person_cancelled_is_cancelled_also_when_its_time_ends_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands(monkeypatch)
@@ -340,28 +310,24 @@ def test_what_a_person_cancelled_is_cancelled_also_when_its_time_ends_meanwhile(
         assert ctx.store.now() > ctx.state.expires_at
         return Ending(status="cancelled", message="cancelled after 1s", result=CANCELLED)
 
-    async def body(host: TaskHost) -> None:
+    async with with_host(tmp_path, tend=False) as host:
         task_id = await begin(host, winding, kind="process", ttl=LONG)
         await host.cancel(task_id)
         state = await host.store.wait(task_id)
         assert (state.status, state.result) == ("cancelled", CANCELLED)
 
-    with_host(tmp_path, body, tend=False)
 
-
-def test_own_work_out_of_time_hears_of_it_and_has_failed(tmp_path: Path) -> None:
-    async def body(host: TaskHost) -> None:
+async def test_own_work_out_of_time_hears_of_it_and_has_failed(tmp_path: Path) -> None:
+    async with with_host(tmp_path, tend=False) as host:
         task_id = (await host.store.create(kind="work", title="t", requestor="local", ttl=0.05)).task_id
         async with task_execution(task_id, host.store) as ctx:
             await ctx.wait_cancelled()
             assert not await ctx.complete("too late")
         assert (await host.store.get(task_id)).status == "failed"
 
-    with_host(tmp_path, body, tend=False)
 
-
-def test_progress_that_is_no_number_leaves_the_count_alone(tmp_path: Path) -> None:
-    async def body(host: TaskHost) -> None:
+async def test_progress_that_is_no_number_leaves_the_count_alone(tmp_path: Path) -> None:
+    async with with_host(tmp_path) as host:
         task_id = await some_work(host.store)
         async with task_execution(task_id, host.store) as ctx:
             await ctx.update_status("a", done=1, total=5)
@@ -369,5 +335,3 @@ def test_progress_that_is_no_number_leaves_the_count_alone(tmp_path: Path) -> No
                 await ctx.update_status("b", done=odd, total=odd)
         state = await host.store.get(task_id)
         assert (state.status, state.message, state.done, state.total) == ("completed", "b", 1, 5)
-
-    with_host(tmp_path, body)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +21,37 @@ from pursuit.tasks.store import Ending, TaskStore
 OK = Ending(status="completed", result={"content": []})
 
 
-def with_store(
-    tmp_path: Path, body: Callable[[TaskStore], Awaitable[Any]], *, limits: TaskLimits | None = None, now: Any = None
-) -> Any:
-    async def run() -> Any:
-        ledger = SqliteLedger.open(tmp_path / "ledger.db")
-        try:
-            store = TaskStore(ledger, limits=limits, now=now) if now else TaskStore(ledger, limits=limits)
-            return await body(store)
-        finally:
-            await ledger.close()
-
-    return anyio.run(run)
+@asynccontextmanager
+async def with_store(tmp_path: Path, *, limits: TaskLimits | None = None, now: Any = None) -> AsyncIterator[TaskStore]:
+    ledger = SqliteLedger.open(tmp_path / "ledger.db")
+    try:
+        yield TaskStore(ledger, limits=limits, now=now) if now else TaskStore(ledger, limits=limits)
+    finally:
+        await ledger.close()
 
 
 async def some_task(store: TaskStore, **given: Any) -> str:
     return (await store.create(**{"kind": "work", "title": "t", "requestor": "local", **given})).task_id
 
 
-def test_a_task_is_found_by_another_process(tmp_path: Path) -> None:
-    task_id = with_store(tmp_path, lambda store: some_task(store, title="train"))
-    state = with_store(tmp_path, lambda store: store.get(task_id))
+async def test_a_task_is_found_by_another_process(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
+        task_id = await some_task(store, title="train")
+    async with with_store(tmp_path) as store:
+        state = await store.get(task_id)
     assert (state.title, state.status) == ("train", "working")
     assert record_of(state)["task_id"] == task_id
 
 
-def test_ids_hold_a_hundred_and_twenty_eight_random_bits(tmp_path: Path) -> None:
-    task_id = with_store(tmp_path, some_task)
+async def test_ids_hold_a_hundred_and_twenty_eight_random_bits(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as it:
+        task_id = await some_task(it)
     assert len(bytes.fromhex(task_id.removeprefix("task-"))) == 16
 
 
 @pytest.mark.guarantee("an-ended-task-never-changes")
-def test_whatever_comes_after_the_end_is_dropped_and_recorded(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_whatever_comes_after_the_end_is_dropped_and_recorded(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         await store.ask(task_id, {"q": {"method": "elicitation/create"}})
         await store.order_cancel(task_id, by="ann")
@@ -68,11 +67,9 @@ def test_whatever_comes_after_the_end_is_dropped_and_recorded(tmp_path: Path) ->
         assert len(dropped) == 2
         assert (await store.ledger.row(task_id)).status == "cancelled"  # type: ignore[union-attr]
 
-    with_store(tmp_path, body)
 
-
-def test_of_many_endings_at_once_one_counts(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_of_many_endings_at_once_one_counts(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         rivals = [store, *(TaskStore(store.ledger) for _ in range(9))]
         for rival in rivals:
@@ -89,12 +86,10 @@ def test_of_many_endings_at_once_one_counts(tmp_path: Path) -> None:
         assert len(won) == 1
         assert (await store.get(task_id)).message == str(won[0])
 
-    with_store(tmp_path, body)
-
 
 @pytest.mark.guarantee("every-waiter-wakes")
-def test_every_waiter_wakes(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_every_waiter_wakes(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         woken: list[str] = []
 
@@ -109,11 +104,9 @@ def test_every_waiter_wakes(tmp_path: Path) -> None:
                 await store.settle(task_id, OK)
         assert woken == ["completed"] * 20
 
-    with_store(tmp_path, body)
 
-
-def test_answers_count_once_and_only_for_what_was_asked(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_answers_count_once_and_only_for_what_was_asked(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         await store.ask(task_id, {"a": {}, "b": {}})
         assert (await store.get(task_id)).status == "input_required"
@@ -124,22 +117,18 @@ def test_answers_count_once_and_only_for_what_was_asked(tmp_path: Path) -> None:
         state = await store.get(task_id)
         assert (state.status, state.answers) == ("working", {"a": 1, "b": 3})
 
-    with_store(tmp_path, body)
 
-
-def test_a_heartbeat_is_no_change(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_a_heartbeat_is_no_change(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         before = (await store.get(task_id)).updated_at
         await store.progress(task_id, TaskProgressed(at=before + 30, message="still running", alive=True))
         state = await store.get(task_id)
         assert (state.updated_at, state.message, state.done) == (before, "still running", 0)
 
-    with_store(tmp_path, body)
 
-
-def test_somebody_elses_task_is_like_none(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_somebody_elses_task_is_like_none(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store, requestor="client:ann")
         for asked in (task_id, "task-" + "0" * 32, "../etc", "mission-0123456789abcdef"):
             with pytest.raises(TaskNotFound):
@@ -148,12 +137,10 @@ def test_somebody_elses_task_is_like_none(tmp_path: Path) -> None:
         assert rows.rows == ()
         assert [row.name for row in (await Retention(store).list(requestor="client:ann")).rows] == [task_id]
 
-    with_store(tmp_path, body)
-
 
 @pytest.mark.guarantee("tasks-have-limits")
-def test_more_tasks_than_allowed_are_refused_until_one_ends(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_more_tasks_than_allowed_are_refused_until_one_ends(tmp_path: Path) -> None:
+    async with with_store(tmp_path, limits=TaskLimits(concurrent=4, concurrent_each=3)) as store:
         mine = [await some_task(store) for _ in range(3)]
         with pytest.raises(TooManyTasks, match="tasks_each"):
             await some_task(store)
@@ -166,24 +153,19 @@ def test_more_tasks_than_allowed_are_refused_until_one_ends(tmp_path: Path) -> N
         await store.settle(mine[0], OK)
         await some_task(store)
 
-    with_store(tmp_path, body, limits=TaskLimits(concurrent=4, concurrent_each=3))
-
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
-def test_a_time_to_live_is_a_positive_number(tmp_path: Path, ttl: float) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_a_time_to_live_is_a_positive_number(tmp_path: Path, ttl: float) -> None:
+    async with with_store(tmp_path) as store:
         with pytest.raises(ValidationFailed) as refused:
             await some_task(store, ttl=ttl)
         assert refused.value.faults[0].field == "ttl"
         assert (await Retention(store).list()).rows == ()
 
-    with_store(tmp_path, body)
 
-
-def test_a_task_whose_time_is_over_fails_with_the_reason(tmp_path: Path) -> None:
+async def test_a_task_whose_time_is_over_fails_with_the_reason(tmp_path: Path) -> None:
     clock = [1_000.0]
-
-    async def body(store: TaskStore) -> None:
+    async with with_store(tmp_path, now=lambda: clock[0]) as store:
         short, long = await some_task(store, ttl=5), await some_task(store, ttl=50)
         clock[0] += 6
         await Retention(store).expire()
@@ -192,13 +174,10 @@ def test_a_task_whose_time_is_over_fails_with_the_reason(tmp_path: Path) -> None
         assert (await store.get(long)).status == "working"
         assert not await store.settle(short, OK)
 
-    with_store(tmp_path, body, now=lambda: clock[0])
 
-
-def test_pruning_keeps_the_newest_and_never_a_running_one(tmp_path: Path) -> None:
+async def test_pruning_keeps_the_newest_and_never_a_running_one(tmp_path: Path) -> None:
     clock = [1_000.0]
-
-    async def body(store: TaskStore) -> None:
+    async with with_store(tmp_path, now=lambda: clock[0]) as store:
         running = await some_task(store)
         ended = []
         for _ in range(5):
@@ -213,11 +192,9 @@ def test_pruning_keeps_the_newest_and_never_a_running_one(tmp_path: Path) -> Non
         with pytest.raises(TaskNotFound):
             await store.get(ended[0])
 
-    with_store(tmp_path, body, now=lambda: clock[0])
 
-
-def test_a_large_result_comes_back_whole(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_a_large_result_comes_back_whole(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         result = {"content": [{"type": "text", "text": "x" * 1_000_000}]}
         await store.settle(task_id, Ending(status="completed", result=result))
@@ -225,15 +202,13 @@ def test_a_large_result_comes_back_whole(tmp_path: Path) -> None:
         assert await store.result(state) == result
         assert (await store.ledger.verify()).ok
 
-    with_store(tmp_path, body)
-
 
 HALF = "half \udcff"
 WHOLE = "half ?"
 
 
-def test_half_a_character_is_replaced_wherever_it_comes_from(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_half_a_character_is_replaced_wherever_it_comes_from(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store, title=HALF, origin={HALF: [HALF]}, kind="process")
         await store.progress(task_id, TaskProgressed(message=HALF, item=HALF, mark={"at": HALF}))
         await store.ask(task_id, {"q": {"message": HALF}})
@@ -251,16 +226,14 @@ def test_half_a_character_is_replaced_wherever_it_comes_from(tmp_path: Path) -> 
             assert await store.result(found) == {"content": [text], WHOLE: [{"x": WHOLE}]}
             assert found.error == {"code": 1, "message": WHOLE}
 
-    with_store(tmp_path, body)
-
 
 @pytest.mark.parametrize(
     "number",
     [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, 10**25, 2**53 + 1],
     ids=lambda number: f"{min(number, 10**300):.0e}",
 )
-def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Path, number: float) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Path, number: float) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store, total=number)
         await store.progress(task_id, TaskProgressed(done=3, total=4))
         await store.progress(task_id, TaskProgressed(done=number, total=number))
@@ -270,13 +243,11 @@ def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Path, num
         assert here.done == (3 if number != number or abs(number) > 1e308 else float(number))
         assert record_of(here) == record_of(there)
 
-    with_store(tmp_path, body)
-
 
 @pytest.mark.guarantee("tasks-have-limits")
 @pytest.mark.parametrize("count_every", [1.0, -1.0])  # below zero, each of them counts anew
-def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(tmp_path: Path, count_every: float) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(tmp_path: Path, count_every: float) -> None:
+    async with with_store(tmp_path, limits=TaskLimits(concurrent_each=5, count_every=count_every)) as store:
         taken: list[str] = []
         refused: list[str] = []
 
@@ -295,11 +266,9 @@ def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(tmp_path: Path
         with pytest.raises(TooManyTasks):
             await some_task(store)
 
-    with_store(tmp_path, body, limits=TaskLimits(concurrent_each=5, count_every=count_every))
 
-
-def test_a_task_that_was_not_stored_takes_no_place(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_a_task_that_was_not_stored_takes_no_place(tmp_path: Path) -> None:
+    async with with_store(tmp_path, limits=TaskLimits(concurrent_each=2)) as store:
         for _ in range(3):
             with pytest.raises(TypeError):
                 await some_task(store, origin={"x": object()})
@@ -310,11 +279,9 @@ def test_a_task_that_was_not_stored_takes_no_place(tmp_path: Path) -> None:
         with pytest.raises(TooManyTasks):
             await some_task(store)
 
-    with_store(tmp_path, body, limits=TaskLimits(concurrent_each=2))
 
-
-def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         result = {"content": [{"type": "text", "text": "x" * 100_000}]}
         await store.settle(task_id, Ending(status="completed", result=result))
@@ -329,11 +296,9 @@ def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Path) ->
             with pytest.raises(TaskNotFound):
                 await look
 
-    with_store(tmp_path, body)
 
-
-def test_a_running_one_that_ended_and_was_removed_elsewhere_is_gone_here_too(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_a_running_one_that_ended_and_was_removed_elsewhere_is_gone_here_too(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         other = TaskStore(store.ledger)
         await other.settle(task_id, OK)
@@ -341,13 +306,10 @@ def test_a_running_one_that_ended_and_was_removed_elsewhere_is_gone_here_too(tmp
         with pytest.raises(TaskNotFound):
             await store.get(task_id)
 
-    with_store(tmp_path, body)
 
-
-def test_what_its_time_to_live_ended_is_seen_before_it_goes(tmp_path: Path) -> None:
+async def test_what_its_time_to_live_ended_is_seen_before_it_goes(tmp_path: Path) -> None:
     clock = [1_000.0]
-
-    async def body(store: TaskStore) -> None:
+    async with with_store(tmp_path, now=lambda: clock[0]) as store:
         shelf, task_id = Retention(store), await some_task(store, ttl=5)
         clock[0] += 100
         for _ in range(2):
@@ -358,26 +320,20 @@ def test_what_its_time_to_live_ended_is_seen_before_it_goes(tmp_path: Path) -> N
         with pytest.raises(TaskNotFound):
             await store.get(task_id)
 
-    with_store(tmp_path, body, now=lambda: clock[0])
 
-
-def test_work_that_winds_down_is_ordered_to_and_has_not_ended(tmp_path: Path) -> None:
+async def test_work_that_winds_down_is_ordered_to_and_has_not_ended(tmp_path: Path) -> None:
     clock = [1_000.0]
-
-    async def body(store: TaskStore) -> None:
+    async with with_store(tmp_path, now=lambda: clock[0]) as store:
         task_id = await some_task(store, ttl=5, kind="process", owner="owner-x")
         clock[0] += 6
         await Retention(store).expire()
         state = await store.get(task_id)
         assert (state.status, state.cancel and state.cancel.by) == ("working", "its time to live")
 
-    with_store(tmp_path, body, now=lambda: clock[0])
 
-
-def test_a_task_stays_while_what_belongs_to_it_does_and_while_it_is_waited_for(tmp_path: Path) -> None:
+async def test_a_task_stays_while_what_belongs_to_it_does_and_while_it_is_waited_for(tmp_path: Path) -> None:
     clock = [1_000.0]
-
-    async def body(store: TaskStore) -> None:
+    async with with_store(tmp_path, now=lambda: clock[0]) as store:
         shelf, task_id = Retention(store), await some_task(store)
         await store.settle(task_id, OK)
         answers = {"cleared": False, "needed": True}
@@ -404,11 +360,9 @@ def test_a_task_stays_while_what_belongs_to_it_does_and_while_it_is_waited_for(t
         clock[0] += 31 * 86_400  # nobody waits longer than a task may live
         assert await shelf.prune() == [other]
 
-    with_store(tmp_path, body, now=lambda: clock[0])
 
-
-def test_answers_to_nothing_are_written_down_a_few_times_only(tmp_path: Path) -> None:
-    async def body(store: TaskStore) -> None:
+async def test_answers_to_nothing_are_written_down_a_few_times_only(tmp_path: Path) -> None:
+    async with with_store(tmp_path) as store:
         task_id = await some_task(store)
         await store.ask(task_id, {"q": {}})
         for number in range(50):
@@ -422,5 +376,3 @@ def test_answers_to_nothing_are_written_down_a_few_times_only(tmp_path: Path) ->
         assert 1 <= len(dropped) <= 10
         assert not await store.settle(task_id, OK), "a late ending is written down in any case"
         assert (await store.ledger.read(task_id))[-1].type == "WordDropped"
-
-    with_store(tmp_path, body)
