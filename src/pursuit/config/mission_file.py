@@ -35,8 +35,7 @@ def load_mission_file(path: Path) -> MissionFile:
     _refuse_configuration(data, source)
     servers, faults = _servers(data.pop("servers", None), path)
     _read_beside(data, path, source, faults)
-    _anchor_checks(data, path)
-    _anchor_workspace(data, path)
+    _anchor(data, path.parent)
     mission: Mission | None = None
     try:
         mission = parse_mission(data, source=source)
@@ -88,22 +87,13 @@ def _read_beside(data: dict[str, Any], path: Path, source: str, faults: list[Fau
         faults.append(Fault(field=f"proposer.{broken.field}", reason=broken.reason, source=source))
 
 
-def _anchor_workspace(data: dict[str, Any], path: Path) -> None:
-    """The workspace is found from the folder of the mission file."""
-    workspace = data.get("workspace")
-    if isinstance(workspace, dict):
-        table = cast("dict[str, Any]", workspace)
-        given = table.get("path", ".")
-        if isinstance(given, str):
-            table["path"] = str((path.parent / given).resolve())
-
-
-def _anchor_checks(data: dict[str, Any], path: Path) -> None:
-    """Commands of checks run in the folder of the mission file unless they say otherwise."""
-    criteria = data.get("criteria")
-    if not isinstance(criteria, list):
-        return
-    for criterion in cast("list[Any]", criteria):
-        if isinstance(criterion, dict) and "command" in criterion:
-            row = cast("dict[str, Any]", criterion)
-            row["cwd"] = str((path.parent / str(row.get("cwd", "."))).resolve())
+def _anchor(data: dict[str, Any], folder: Path) -> None:
+    """The workspace, and where commands of checks run, are found from the folder of the mission file."""
+    workspace, criteria = data.get("workspace"), data.get("criteria")
+    places = [("path", workspace)]
+    places += [("cwd", one) for one in cast("list[Any]", criteria)] if isinstance(criteria, list) else []
+    for key, table in places:
+        if isinstance(table, dict) and (key == "path" or "command" in table):
+            row = cast("dict[str, Any]", table)
+            if isinstance(given := row.get(key, "."), str):
+                row[key] = str((folder / given).resolve())

@@ -19,10 +19,8 @@ _LONGEST_NAME = 80
 def file_of(folder: Path, name: str) -> Path | str:
     """The file of this name, with every link followed; or why there is none."""
     shown = repr(name[:_LONGEST_NAME])
-    if not name.strip():
-        return "must not be empty"
-    if not name.isprintable():
-        return f"{shown} has characters that no name of a file should have"
+    if why := _no_name(name):
+        return why
     try:
         root = folder.resolve()
         path = (root / name).resolve()
@@ -37,10 +35,8 @@ def file_of(folder: Path, name: str) -> Path | str:
 def files_of(folder: Path, pattern: str) -> list[Path] | str:
     """The files that a path or glob means, relative to the folder and also outside of it; or why there are none."""
     shown = repr(pattern[:_LONGEST_NAME])
-    if not pattern.strip():
-        return "must not be empty"
-    if not pattern.isprintable():
-        return f"{shown} has characters that no name of a file should have"
+    if why := _no_name(pattern):
+        return why
     if Path(pattern).is_absolute():
         return f"{shown} must be relative to the manifest"
     try:
@@ -52,6 +48,12 @@ def files_of(folder: Path, pattern: str) -> list[Path] | str:
     if files:
         return files
     return f"{shown} is a folder; write {shown[1:-1] + '/**'!r} for its files" if found else f"there is no file {shown}"
+
+
+def _no_name(text: str) -> str | None:
+    if not text.strip():
+        return "must not be empty"
+    return None if text.isprintable() else f"{text[:_LONGEST_NAME]!r} has characters that no name of a file should have"
 
 
 def is_folder(folder: Path, name: str) -> bool:

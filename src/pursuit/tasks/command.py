@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pursuit.core.patterns import checked_pattern
 from pursuit.core.tasks import TaskEnd
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.processes.subreaper import signal_name
+from pursuit.tasks.record import whole
 from pursuit.tasks.store import Ending
 
 GRACE = 10.0
@@ -29,6 +30,7 @@ LEAST_SECRET_LINE = 8
 LARGEST_FILE = 16 * 1024 * 1024
 """Bytes of a file that are searched for a metric."""
 BLANK = "***"
+_BOUNDS = {"grace": (0, LONGEST_GRACE), "heartbeat": (LEAST_HEARTBEAT, LARGEST), "total": (0, LARGEST)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,29 +76,33 @@ class Command:
 
     def check(self) -> None:
         """Raises `ValidationFailed` with everything that would keep it from starting."""
-        faults = [
-            *self._isolation_faults(),
-            *self._program_faults(),
-            *self._folder_faults(),
-            *self._pattern_faults(),
-            *self._number_faults(),
-        ]
-        if faults:
-            raise ValidationFailed([replace(fault, reason=self.redacted(fault.reason)) for fault in faults])
+        if faults := [Fault(field=field, reason=self.redacted(why)) for field, why in self._wrong()]:
+            raise ValidationFailed(faults)
 
-    def _isolation_faults(self) -> list[Fault]:
+    def _wrong(self) -> Iterator[tuple[str, str]]:
         try:
             if self.isolation is not None:
                 self.isolation.words(self.argv, Path(self.cwd or ".").absolute())
         except CannotIsolate as error:
-            return [Fault(field="isolation", reason=str(error))]
-        return []
+            yield "isolation", str(error)
+        if why := self._wrong_program():
+            yield "argv", why
+        if self.cwd is not None and not Path(self.cwd).is_dir():
+            yield "cwd", f"{self.cwd!r} is no folder"
+        for name in ("unit_pattern", "failure_pattern", "item_pattern"):
+            try:
+                checked_pattern(getattr(self, name) or "")
+            except ValueError as error:
+                yield name, str(error)
+        for name, (least, most) in _BOUNDS.items():
+            if (value := getattr(self, name)) is not None and not least <= value <= most:
+                yield name, f"must be a number from {least:g} to {most:g}, not {value}"
 
-    def _program_faults(self) -> list[Fault]:
+    def _wrong_program(self) -> str | None:
         if not self.argv or not self.argv[0]:
-            return [Fault(field="argv", reason="is empty: name a program to run")]
+            return "is empty: name a program to run"
         if any("\0" in word for word in self.argv):
-            return [Fault(field="argv", reason="holds a null character, which no program can be given")]
+            return "holds a null character, which no program can be given"
         name = self.argv[0]
         if "/" in name:
             # A relative one is looked up from the folder that it will run in.
@@ -105,29 +111,7 @@ class Command:
         else:
             path = (os.environ if self.env is None else self.env).get("PATH", os.defpath)
             why = "" if shutil.which(name, path=path) else "was not found in PATH"
-        return [Fault(field="argv", reason=f"the command {name!r} {why}")] if why else []
-
-    def _folder_faults(self) -> list[Fault]:
-        if self.cwd is None or Path(self.cwd).is_dir():
-            return []
-        return [Fault(field="cwd", reason=f"{self.cwd!r} is no folder")]
-
-    def _pattern_faults(self) -> list[Fault]:
-        faults: list[Fault] = []
-        for name in ("unit_pattern", "failure_pattern", "item_pattern"):
-            try:
-                checked_pattern(getattr(self, name) or "")
-            except ValueError as error:
-                faults.append(Fault(field=name, reason=str(error)))
-        return faults
-
-    def _number_faults(self) -> list[Fault]:
-        bounds = {"grace": (0, LONGEST_GRACE), "heartbeat": (LEAST_HEARTBEAT, LARGEST), "total": (0, LARGEST)}
-        return [
-            Fault(field=name, reason=f"must be a number from {least:g} to {most:g}, not {value}")
-            for name, (least, most) in bounds.items()
-            if (value := getattr(self, name)) is not None and not least <= value <= most
-        ]
+        return f"the command {name!r} {why}" if why else None
 
     def stored(self) -> dict[str, Any]:
         """What is needed to go on with it after a crash: all but what starts it, and no secret of the configuration."""
@@ -226,7 +210,7 @@ def ending_of(run: FinishedRun) -> Ending:
         body["exit_code"] = exit_code(run.code)
         if run.code is not None and run.code < 0:
             body["signal"] = signal_name(-run.code)
-    body |= {"units_done": run.done, "units_total": _whole(run.command.total), "last_item": run.item}
+    body |= {"units_done": run.done, "units_total": whole(run.command.total), "last_item": run.item}
     if status == "completed" and run.command.metrics:
         body["metrics"] = dict(run.metrics)
     if status == "failed":
@@ -283,7 +267,7 @@ def _said(run: FinishedRun, status: TaskEnd) -> str:
     after = f"after {in_words(run.seconds)}"
     units = ""
     if run.done is not None:
-        units = f", {run.done}" + (f" of {_whole(run.command.total)}" if run.command.total else "") + " units"
+        units = f", {run.done}" + (f" of {whole(run.command.total)}" if run.command.total else "") + " units"
     if status == "cancelled":
         return f"cancelled {after}{units}" + (f": {run.why}" if run.why else "")
     if run.code is None:
@@ -310,7 +294,3 @@ def _text(message: str, run: FinishedRun, status: TaskEnd) -> str:
     if status != "completed" and run.command.disclaimer is not None:
         parts.append(run.command.disclaimer)
     return "\n\n".join(parts)
-
-
-def _whole(number: float | None) -> float | None:
-    return int(number) if number is not None and number == int(number) else number

@@ -147,9 +147,6 @@ class Spool:
         finally:
             os.close(descriptor)
 
-    def _exists(self, number: int) -> bool:
-        return self._path(number).exists() or self._path(number, gap=True).exists()
-
     def _path(self, number: int, *, gap: bool = False) -> Path:
         return self._folder / (segment_name(self._stream, number) + (".gap" if gap else ""))
 
