@@ -183,7 +183,7 @@ class Tokens:
 
     def local_if_needed(self) -> str | None:
         """A token for the user of this machine, if clients have none at all."""
-        return None if any(not one.operator and not one.expired for one in self._current()) else self.local()[0]
+        return None if any(not one.operator and not one.expired for one in self.holders()) else self.local()[0]
 
     def rotate(self, name: str) -> str:
         """A new token in place of the one of that name, which is refused from now on; what it owns is kept.
@@ -206,7 +206,7 @@ class Tokens:
 
     def free_name(self) -> str:
         """A name that no token has yet."""
-        taken = {entry.name for entry in self._current()}
+        taken = {entry.name for entry in self.holders()}
         return next(name for number in range(1, len(taken) + 2) if (name := f"token-{number}") not in taken)
 
     def names(self) -> list[dict[str, Any]]:
@@ -220,7 +220,7 @@ class Tokens:
                 **({} if entry.scopes is None else {"scopes": list(entry.scopes)}),
                 **({} if entry.expires_at is None else {"expires_at": entry.expires_at, "expired": entry.expired}),
             }
-            for entry in self._current()
+            for entry in self.holders()
         ]
 
     def revoke(self, name: str) -> None:
@@ -235,19 +235,15 @@ class Tokens:
         """The holder of the token, or None if it is unknown, revoked or expired."""
         shown = fingerprint(token)
         found: TokenHolder | None = None
-        for entry in self._current():
+        for entry in self.holders():
             # All are compared, so that the time does not depend on which one matches.
             if hmac.compare_digest(entry.sha256, shown):
                 found = entry
         return None if found is None or found.expired else found
 
-    def holders(self) -> tuple[TokenHolder, ...]:
-        """All tokens."""
-        return self._current()
-
     def owned(self, owner: str) -> TokenHolder | None:
         """The valid token whose records belong to this owner: it, or the one that it was rotated to."""
-        return next((one for one in self._current() if one.owner == owner and not one.expired), None)
+        return next((one for one in self.holders() if one.owner == owner and not one.expired), None)
 
     def of_page(self) -> TokenHolder:
         """The operator's token that the page's sign-in links stand for; it is made if there is none.
@@ -263,7 +259,8 @@ class Tokens:
                 self._write((*entries, found))
             return found
 
-    def _current(self) -> tuple[TokenHolder, ...]:
+    def holders(self) -> tuple[TokenHolder, ...]:
+        """All tokens."""
         try:
             at = self.path.stat()
         except FileNotFoundError:

@@ -123,34 +123,22 @@ class Restarts:
         return 60 - (now - self._ends[0]) if len(self._ends) >= self._settings.ends_per_minute else 0.0
 
 
+@dataclass(eq=False, kw_only=True)
 class McpClient:
     """One connection to a server, opened when first needed. Its tasks live in `tasks`, which must outlive it."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        open_transport: OpenTransport,
-        *,
-        tasks: anyio.abc.TaskGroup,
-        restarts: Restarts,
-        on_notification: OnNotification,
-        features: ClientFeatures,
-        era: Era,
-        slots: anyio.Semaphore | None,
-    ) -> None:
-        self.config = config
-        self.features = features
-        self._settings = config.client
-        self._open_transport = open_transport
-        self._tasks = tasks
-        self._restarts = restarts
-        self._on_notification = on_notification
-        self._era: Era = era
-        self._slots = slots
-        self._tail = StderrTail()
-        self._connection: McpConnection | None = None
-        self._alive: set[McpConnection] = set()
-        self._closed = False
+    config: ServerConfig
+    open_transport: OpenTransport
+    tasks: anyio.abc.TaskGroup
+    pace: Restarts
+    on_notification: OnNotification
+    features: ClientFeatures
+    era: Era
+    slots: anyio.Semaphore | None
+    _tail: StderrTail = field(init=False, default_factory=StderrTail)
+    _connection: McpConnection | None = field(init=False, default=None)
+    _alive: set[McpConnection] = field(init=False, default_factory=set[McpConnection])
+    _closed: bool = field(init=False, default=False)
 
     @property
     def current(self) -> McpConnection | None:
@@ -165,12 +153,12 @@ class McpClient:
         """
         if self._connection is not None:
             await self._connection.wait_for_probe()
-        connection = await self._ready(self._era)
+        connection = await self._ready(self.era)
         if connection.lost_in_probe:
             # Some legacy servers close the connection on an unknown first request: once more, with the handshake.
             connection = await self._ready("legacy")
         if connection.failure is None:
-            self._era = connection.era
+            self.era = connection.era
             return connection
         await connection.finished.wait()
         raise self._unavailable(self._why_unusable(connection.failure), "it could not be started, or does not answer")
@@ -181,8 +169,8 @@ class McpClient:
             if connection is not None:
                 # Its end must be counted before the next one starts.
                 await connection.finished.wait()
-            pause = self._restarts.pause(anyio.current_time())
-            if 0 < pause <= self._settings.longest_wait:
+            pause = self.pace.pause(anyio.current_time())
+            if 0 < pause <= self.config.client.longest_wait:
                 await anyio.sleep(pause)
             # Another caller may have opened one meanwhile.
             if self._connection is connection:
@@ -198,25 +186,25 @@ class McpClient:
         if self._closed:
             raise self._unavailable("it is closed")
         now = anyio.current_time()
-        if self._restarts.deaths and not self.config.restart:
+        if self.pace.deaths and not self.config.restart:
             raise self._unavailable("it has ended, and its configuration says restart = false")
-        if (pause := self._restarts.ceiling_pause(now)) > 0:
-            times = f"{self._settings.ends_per_minute:g} times within a minute"
+        if (pause := self.pace.ceiling_pause(now)) > 0:
+            times = f"{self.config.client.ends_per_minute:g} times within a minute"
             raise self._unavailable(f"it ended {times}; next try in {math.ceil(pause)} s")
-        if (pause := self._restarts.pause(now)) > 0:
-            times = f"{self._restarts.deaths} times in a row"
+        if (pause := self.pace.pause(now)) > 0:
+            times = f"{self.pace.deaths} times in a row"
             raise self._unavailable(f"it ended {times}; next try in {math.ceil(pause)} s")
         self._tail.clear()
         connection = McpConnection(
-            self._open_transport,
-            self.config,
+            open_transport=self.open_transport,
+            config=self.config,
             era=era,
             features=self.features,
             tail=self._tail,
-            on_notification=self._on_notification,
+            on_notification=self.on_notification,
         )
         self._alive.add(connection)
-        self._tasks.start_soon(self._run, connection, name=f"upstream {self.config.name}")
+        self.tasks.start_soon(self._run, connection, name=f"upstream {self.config.name}")
         return connection
 
     async def _run(self, connection: McpConnection) -> None:
@@ -228,9 +216,9 @@ class McpClient:
             now = anyio.current_time()
             # What was never started did not die, and a lost probe says nothing about health.
             if connection.lost_in_probe:
-                self._restarts.lost(now)
+                self.pace.lost(now)
             elif connection.opened and not connection.closed_by_us:
-                self._restarts.ended(now, lived=now - born, answers=connection.answers)
+                self.pace.ended(now, lived=now - born, answers=connection.answers)
 
     async def about(self) -> InitializeResult:
         """What the server says about itself; connects. Raises `UpstreamUnavailable`."""
@@ -255,7 +243,7 @@ class McpClient:
         `capabilities` replaces the declared ones on a modern connection. Raises the server's own `UpstreamError`, or
         `CallFailed`.
         """
-        async with nullcontext() if self._slots is None or method != "tools/call" else _slot(self._slots, waiting):
+        async with nullcontext() if self.slots is None or method != "tools/call" else _slot(self.slots, waiting):
             for last in (False, True):
                 try:
                     connection = await self.connect()
@@ -271,7 +259,7 @@ class McpClient:
                         said = self._error_text("it forgot our session twice")
                         raise CallFailed(f"not sent: {said}", sent=False) from None
                 except ConnectionLost as error:
-                    with anyio.move_on_after(self._settings.exit_wait):
+                    with anyio.move_on_after(self.config.client.exit_wait):
                         await connection.finished.wait()
                     reason, public = f"the connection broke: {connection.close_reason()}", "the connection broke"
                     raise self._call_failed(method, reason, public, sent=error.sent) from None
@@ -300,7 +288,9 @@ class McpClient:
         """
         found: list[Any] = []
         try:
-            async for page in pages(partial(self._page, kind), kind, self._settings.limits.list, f"its list of {kind}"):
+            async for page in pages(
+                partial(self._page, kind), kind, self.config.client.limits.list, f"its list of {kind}"
+            ):
                 entries = page.get(kind)
                 if not isinstance(entries, list):
                     raise self._unavailable(f"its list of {kind} is malformed")
@@ -485,10 +475,10 @@ class McpUpstream(McpClient):
         # Only a process can become a fork bomb; a remote server is tried again soon.
         remote = replace(settings, ends_per_minute=math.inf, longest_pause=settings.longest_wait)
         super().__init__(
-            config,
-            open_transport,
+            config=config,
+            open_transport=open_transport,
             tasks=tasks,
-            restarts=Restarts(settings if config.transport == "stdio" else remote),
+            pace=Restarts(settings if config.transport == "stdio" else remote),
             on_notification=self._notified,
             features=ClientFeatures(),
             era=era,
@@ -517,14 +507,14 @@ class McpUpstream(McpClient):
                 self._notified(method, params)
 
         return McpClient(
-            self.config,
-            self._open_transport,
-            tasks=self._tasks,
-            restarts=self._restarts,
+            config=self.config,
+            open_transport=self.open_transport,
+            tasks=self.tasks,
+            pace=self.pace,
             on_notification=notified,
             features=features,
             era=era,
-            slots=self._slots,
+            slots=self.slots,
         )
 
     @property
@@ -545,7 +535,7 @@ class McpUpstream(McpClient):
     @property
     def restarts(self) -> int:
         """How often it ended by itself, and had to be started again."""
-        return self._restarts.total
+        return self.pace.total
 
     @property
     def protocol_version(self) -> str | None:
@@ -594,7 +584,7 @@ class McpUpstream(McpClient):
         differs = own.capabilities != side.capabilities
         outdated = current is not None and (own.answer is None and era == "legacy" if current.modern else differs)
         own.capabilities, own.answer = side.capabilities, side.answer
-        self._era = era
+        self.era = era
         if outdated:
             await self.reconnect()
 
@@ -629,7 +619,7 @@ class McpUpstream(McpClient):
             return False
         if self._announced and connection.announces("tools"):
             return True
-        return anyio.current_time() - self._listed_at < self._settings.listing_seconds
+        return anyio.current_time() - self._listed_at < self.config.client.listing_seconds
 
     async def _refresh(self) -> None:
         connection = await self.connect()
@@ -680,7 +670,7 @@ class McpUpstream(McpClient):
             if handle is not None:
                 if on_handle is not None:
                     await on_handle(handle.as_dict())
-                told, retry = _task_progress(on_progress), self._settings.task_retry
+                told, retry = _task_progress(on_progress), self.config.client.task_retry
                 raw = await follow_task(client, handle, told=told, on_notify=on_notify, retry=retry)
         except UpstreamError as error:
             raise self._refused(error) from None
@@ -693,7 +683,7 @@ class McpUpstream(McpClient):
         known = handle_in(handle)
         if known is None:
             raise CallFailed("the stored handle of the server's task is malformed")
-        told, retry = _task_progress(on_progress), self._settings.task_retry
+        told, retry = _task_progress(on_progress), self.config.client.task_retry
         try:
             raw = await follow_task(self._task_client(known.generation), known, told=told, retry=retry)
         except UpstreamError as error:

@@ -15,6 +15,7 @@ import logging
 import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from itertools import count
@@ -176,45 +177,34 @@ def _envelope(protocol_version: str, capabilities: Mapping[str, Any]) -> dict[st
     }
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class McpConnection:
     """`ready` is set when it is known whether it works, `closed` at its end, `finished` after the cleanup."""
 
-    def __init__(
-        self,
-        open_transport: OpenTransport,
-        config: ServerConfig,
-        *,
-        era: Era,
-        features: ClientFeatures,
-        tail: StderrTail,
-        on_notification: OnNotification,
-    ) -> None:
-        self._open_transport = open_transport
-        self.era: Era = era
-        self._name = config.name
-        self._timeout = config.timeouts.connect
-        self._settings = config.client
-        self._features = features
-        self._tail = tail
-        self._on_notification = on_notification
-        self._transport: Transport | None = None
-        self._scope = anyio.CancelScope()
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self.ready = anyio.Event()
-        self.closed = anyio.Event()
-        self.finished = anyio.Event()
-        self.failure: str | None = None
-        self.about: InitializeResult | None = None
-        self.lost_in_probe = False
-        self.closed_by_us = False
-        self.answers = 0
-        self.call_abandoned = False
-        self._progress_tokens = count(1)
-        self._routes: dict[str | int | None, OnNotification] = {}
-        self._in_flight = 0
-        self._probe: anyio.Event | None = None
-        self._hung = False
-        self._subscribed = False
+    open_transport: OpenTransport
+    config: ServerConfig
+    era: Era
+    features: ClientFeatures
+    tail: StderrTail
+    on_notification: OnNotification
+    ready: anyio.Event = field(init=False, default_factory=anyio.Event)
+    closed: anyio.Event = field(init=False, default_factory=anyio.Event)
+    finished: anyio.Event = field(init=False, default_factory=anyio.Event)
+    failure: str | None = field(init=False, default=None)
+    about: InitializeResult | None = field(init=False, default=None)
+    lost_in_probe: bool = field(init=False, default=False)
+    closed_by_us: bool = field(init=False, default=False)
+    answers: int = field(init=False, default=0)
+    call_abandoned: bool = field(init=False, default=False)
+    _transport: Transport | None = field(init=False, default=None)
+    _scope: anyio.CancelScope = field(init=False, default_factory=anyio.CancelScope)
+    _tasks: anyio.abc.TaskGroup | None = field(init=False, default=None)
+    _progress_tokens: count[int] = field(init=False, default_factory=lambda: count(1))
+    _routes: dict[str | int | None, OnNotification] = field(init=False, default_factory=dict[Any, OnNotification])
+    _in_flight: int = field(init=False, default=0)
+    _probe: anyio.Event | None = field(init=False, default=None)
+    _hung: bool = field(init=False, default=False)
+    _subscribed: bool = field(init=False, default=False)
 
     @property
     def usable(self) -> bool:
@@ -243,24 +233,27 @@ class McpConnection:
             # One scope for the whole life, whose deadline is lifted once connected: a scope around the connect alone
             # would not nest with the task group of the transport, which is entered inside and left later.
             with self._scope as scope:
-                scope.deadline = anyio.current_time() + self._timeout
+                scope.deadline = anyio.current_time() + self.config.timeouts.connect
                 async with AsyncExitStack() as stack:
-                    transport = self._transport = await self._open_transport(stack, self.closed, self._tail)
+                    transport = self._transport = await self.open_transport(stack, self.closed, self.tail)
                     tasks = await stack.enter_async_context(anyio.create_task_group())
                     stack.callback(tasks.cancel_scope.cancel)
                     self._tasks = tasks
                     await tasks.start(self._receive, transport)
                     about = await negotiate(
-                        transport, era=self.era, capabilities=self._features.capabilities, timeout=self._timeout
+                        transport,
+                        era=self.era,
+                        capabilities=self.features.capabilities,
+                        timeout=self.config.timeouts.connect,
                     )
-                    self.about = redact_about(self._tail, about)
+                    self.about = redact_about(self.tail, about)
                     scope.deadline = math.inf
                     self.ready.set()
                     if self.modern:
                         tasks.start_soon(self._subscribe, self.about)
                     await self.closed.wait()
             if scope.cancelled_caught:
-                self._fail("it is closed" if self.closed_by_us else too_slow(self._timeout))
+                self._fail("it is closed" if self.closed_by_us else too_slow(self.config.timeouts.connect))
         except Exception as error:  # noqa: BLE001 - the boundary: what breaks ends this connection only
             self._fail(self._reason(error))
         finally:
@@ -270,7 +263,7 @@ class McpConnection:
             self.finished.set()
 
     async def _receive(self, transport: Transport, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        await transport.run(self._dispatch, self._features.handle_request, task_status=task_status)
+        await transport.run(self._dispatch, self.features.handle_request, task_status=task_status)
         self.closed.set()
 
     def _fail(self, reason: str) -> None:
@@ -327,17 +320,17 @@ class McpConnection:
             self._abandon(self._transport, method)
             raise
         except UpstreamError as error:
-            raise redact_error(self._tail, error) from None
+            raise redact_error(self.tail, error) from None
         finally:
             self._in_flight -= works
         self.answers += 1
-        return redact_result(self._tail, method, result)
+        return redact_result(self.tail, method, result)
 
     async def _request_with_notifications(
         self, transport: Transport, method: str, body: dict[str, Any], on_notify: NotifyFn, *, progress: bool
     ) -> dict[str, Any]:
         """One request, whose notifications are delivered beside it and in order."""
-        queue = NotificationQueue(self._settings.limits.queued)
+        queue = NotificationQueue(self.config.client.limits.queued)
 
         listen_id = f"listen-{next(_listen_ids)}" if method == _LISTEN else None
         token = next(self._progress_tokens)
@@ -375,7 +368,7 @@ class McpConnection:
 
     async def _check_alive(self, transport: Transport, probe: anyio.Event) -> None:
         try:
-            with anyio.move_on_after(self._settings.hang_probe) as scope, suppress(UpstreamError, ConnectionLost):
+            with anyio.move_on_after(self.config.client.hang_probe) as scope, suppress(UpstreamError, ConnectionLost):
                 # The modern era has no ping.
                 method = "server/discover" if self.modern else "ping"
                 await transport.request(method, self._body({}, None), UNCANCELLABLE)
@@ -398,7 +391,7 @@ class McpConnection:
         for key in (*ENVELOPE_KEYS, "progressToken"):
             meta.pop(key, None)
         if self.about is not None and self.modern:
-            declared = self._features.capabilities if capabilities is None else capabilities
+            declared = self.features.capabilities if capabilities is None else capabilities
             meta |= _envelope(self.about.protocol_version, declared)
         if meta:
             body["_meta"] = meta
@@ -406,14 +399,14 @@ class McpConnection:
 
     def _dispatch(self, method: str, params: Mapping[str, Any]) -> None:
         """Hands a notification to the request that it belongs to, or to the listener of the connection."""
-        params = redact_notification(self._tail, method, params)
+        params = redact_notification(self.tail, method, params)
         if method == "notifications/cancelled":
             return
         if method == "notifications/progress":
             route = self._routes.get(_hashable(params.get("progressToken")))
         else:
             subscription = as_object(params.get("_meta")).get(SUBSCRIPTION_ID_META_KEY)
-            route = self._routes.get(_hashable(subscription), self._on_notification)
+            route = self._routes.get(_hashable(subscription), self.on_notification)
         if route is not None:
             route(method, params)
 
@@ -422,7 +415,7 @@ class McpConnection:
         if method.endswith(("/list_changed", "/updated", "/progress", "/cancelled")):
             self._dispatch(method, params)
         else:
-            deliver(method, redact_notification(self._tail, method, params))
+            deliver(method, redact_notification(self.tail, method, params))
 
     async def _subscribe(self, about: InitializeResult) -> None:
         """Keeps the stream of list changes of a modern server open."""
@@ -434,9 +427,9 @@ class McpConnection:
             if method == "notifications/subscriptions/acknowledged":
                 self._subscribed = True
             else:
-                self._on_notification(method, params)
+                self.on_notification(method, params)
 
-        shortest, longest = self._settings.reopen_pauses
+        shortest, longest = self.config.client.reopen_pauses
         pause = shortest
         warned = False
         while True:
@@ -450,13 +443,13 @@ class McpConnection:
                 if not (self._subscribed or warned):
                     warned = True
                     text = "server %r: changes of its lists are not noticed, since subscriptions/listen failed: %s"
-                    _log.warning(text, self._name, self._tail.redact(str(error)))
+                    _log.warning(text, self.config.name, self.tail.redact(str(error)))
             if self._subscribed:
                 # Changes while the stream is closed are not notified: assume one of each kind.
                 self._subscribed, pause = False, shortest
                 for kind, name in _LIST_CHANGES.items():
                     if name in wanted:
-                        self._on_notification(f"notifications/{kind}/list_changed", {})
+                        self.on_notification(f"notifications/{kind}/list_changed", {})
             await anyio.sleep(pause)
             pause = min(pause * 2, longest)
 

@@ -6,10 +6,13 @@ called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
-from pursuit.core.tools import CallFailed, InitializeResult, Tool, ToolResult, Traits, UpstreamError
+from pursuit.core.tools import CallFailed, Tool, ToolResult, Traits, UpstreamError
+
+if TYPE_CHECKING:
+    from pursuit.upstream.client import McpUpstream
 
 _NAMES: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
 _WHY: Mapping[str, str] = dict.fromkeys(_NAMES, "MCP: this request only reads")
@@ -32,21 +35,9 @@ READING: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 """Each request with the capability that it needs, its description and its arguments."""
 
 
-@runtime_checkable
-class Readable(Protocol):
-    """An upstream that takes any request of MCP."""
-
-    async def about(self) -> InitializeResult:
-        """What the server says about itself."""
-        ...
-
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Sends one raw request."""
-        ...
-
-    async def entries(self, kind: Any) -> Sequence[Any]:
-        """Every entry of a list."""
-        ...
+def _client(upstream: object) -> McpUpstream | None:
+    """The upstream if it takes any request of MCP."""
+    return cast("McpUpstream", upstream) if hasattr(upstream, "entries") else None
 
 
 def is_resource_tool(name: str) -> bool:
@@ -56,9 +47,10 @@ def is_resource_tool(name: str) -> bool:
 
 async def reading_tools(server: str, upstream: object) -> list[Tool]:
     """The tools whose request this server declares. Raises `UpstreamUnavailable`."""
-    if not isinstance(upstream, Readable):
+    client = _client(upstream)
+    if client is None:
         return []
-    declared = (await upstream.about()).capabilities
+    declared = (await client.about()).capabilities
     return [
         Tool(
             server=server,
@@ -76,17 +68,18 @@ async def reading_tools(server: str, upstream: object) -> list[Tool]:
 
 async def read(upstream: object, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """Sends the request that a tool stands for. Raises `CallFailed` and `UpstreamUnavailable`."""
-    if not isinstance(upstream, Readable):
+    client = _client(upstream)
+    if client is None:
         raise CallFailed(f"server {tool.server!r} has nothing to read", sent=False)
     try:
         match tool.method:
             case "resources/list":
-                found = {kind: await upstream.entries(kind) for kind in ("resources", "resourceTemplates")}
+                found = {kind: await client.entries(kind) for kind in ("resources", "resourceTemplates")}
                 return ToolResult(structured=found)
             case "prompts/list":
-                return ToolResult(structured={"prompts": await upstream.entries("prompts")})
+                return ToolResult(structured={"prompts": await client.entries("prompts")})
             case method:
-                return _result(tool, await upstream.request(method, dict(arguments)))
+                return _result(tool, await client.request(method, dict(arguments)))
     except UpstreamError as error:
         raise CallFailed(f"server {tool.server!r} refused {tool.method}: {error.message}", answered=True) from None
 
