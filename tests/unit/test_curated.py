@@ -137,7 +137,7 @@ def test_only_a_command_is_recognised() -> None:
 def test_the_table_has_every_tool_that_the_packages_list() -> None:
     table = {package: set(server.tools) for package, server in known_servers().items()}
     assert table == {package: set(recorded["tools"]) for package, recorded in RECORDED.items()}
-    assert {package: server.version for package, server in known_servers().items()} == {
+    assert {package: server.read for package, server in known_servers().items()} == {
         package: recorded["version"] for package, recorded in RECORDED.items()
     }
 

@@ -22,39 +22,19 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
-from pursuit.server.errors import CLIENT_NOTIFICATIONS, OPERATOR_SCOPE, as_object
+from pursuit.server.errors import CLIENT_NOTIFICATIONS, GREETINGS, LISTS, OPERATOR_SCOPE, READS, as_object
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import CLIENT_SCOPES, PREFIX, Tokens
 from pursuit.server.tokens import Scope as TokenScope
 
 _log = logging.getLogger(__name__)
 
-_FREE = frozenset(
-    {
-        "initialize",
-        "ping",
-        "server/discover",
-        "logging/setLevel",
-        "tools/list",
-        "prompts/list",
-        "resources/templates/list",
-    }
-)
+_FREE = GREETINGS | LISTS - {"resources/list"}
 """Requests that need a token and no scope: they show what the server offers, and nothing of any mission."""
 READING_TOOLS: Final = frozenset(
     {"mission_tools", "mission_status", "mission_checkpoint", "mission_history", "mission_list"}
 )
-_READING = frozenset(
-    {
-        "resources/list",
-        "resources/read",
-        "resources/subscribe",
-        "resources/unsubscribe",
-        "subscriptions/listen",
-        "prompts/get",
-        "completion/complete",
-    }
-)
+_READING = READS | {"resources/list", "subscriptions/listen"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

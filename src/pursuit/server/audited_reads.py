@@ -7,13 +7,10 @@ from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult
 
-from pursuit.server.errors import Context, as_object, caller_of
+from pursuit.server.errors import READS, Context, as_object, caller_of
 from pursuit.service.audit import Audit
 
-_READS = (
-    "resources/read", "prompts/get", "completion/complete", "tasks/get", "tasks/result", "tasks/list",
-    "resources/subscribe", "resources/unsubscribe", "subscriptions/listen",
-)  # fmt: skip
+_READS = READS | {"tasks/get", "tasks/result", "tasks/list", "subscriptions/listen"}
 _NAMED = ("uri", "name", "taskId", "ref", "notifications")
 """What says which one is read."""
 

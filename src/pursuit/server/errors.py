@@ -163,11 +163,15 @@ def answerable(ctx: Context, questions: Mapping[str, Question], channels: Collec
     return {key: one for key, one in questions.items() if APPROVAL_ID.match(key) is None}
 
 
-UNCOUNTED = frozenset(
-    {"initialize", "ping", "server/discover", "logging/setLevel", "subscriptions/listen"}
-    | {"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
-    | {f"tasks/{verb}" for verb in ("get", "result", "list", "cancel", "update")}
+LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+GREETINGS = frozenset({"initialize", "ping", "server/discover", "logging/setLevel"})
+"""The requests that are about the connection alone."""
+READS = frozenset(
+    {"resources/read", "resources/subscribe", "resources/unsubscribe", "prompts/get", "completion/complete"}
 )
+UNCOUNTED = frozenset(
+    GREETINGS | LISTS | {f"tasks/{verb}" for verb in ("get", "result", "list", "cancel", "update")}
+) | {"subscriptions/listen"}
 """The requests that `[limits] calls_a_minute` does not count: they reach no server and no mission."""
 
 CLIENT_NOTIFICATIONS = frozenset(

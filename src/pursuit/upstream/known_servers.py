@@ -15,6 +15,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 
+import msgspec
+
 from pursuit.config.servers import PYTHON, ServerConfig
 from pursuit.core.tools import ToolOverride
 from pursuit.upstream.fixed_patterns import INTERPRETER, NPM, PYPI, STEERS, Pattern
@@ -38,9 +40,10 @@ class KnownServer:
     package: str
     registry: str
     program: str
-    module: str | None
-    version: str
     tools: Mapping[str, ToolOverride]
+    read: str
+    """The version that the table was read from."""
+    module: str | None = None
 
     @property
     def table(self) -> str:
@@ -52,18 +55,7 @@ class KnownServer:
 def known_servers() -> Mapping[str, KnownServer]:
     """The whole table, by package."""
     data = tomllib.loads((files("pursuit.upstream") / "known_servers.toml").read_text(encoding="utf-8"))
-    found = [
-        KnownServer(
-            package=row["package"],
-            registry=row["registry"],
-            program=row["program"],
-            module=row.get("module"),
-            version=row["read"],
-            tools={name: ToolOverride(**flags) for name, flags in row["tools"].items()},
-        )
-        for row in data["servers"]
-    ]
-    return {server.package: server for server in found}
+    return {server.package: server for server in msgspec.convert(data["servers"], list[KnownServer])}
 
 
 def recognised(config: ServerConfig) -> KnownServer | None:

@@ -28,7 +28,7 @@ from pursuit.errors import LedgerUnavailable, LimitReached
 from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, decide, decide_request
 from pursuit.policy.traits import LONGEST_FORM, question_texts
 from pursuit.server.approval_form import approval_schema, how_to_approve, store_answer
-from pursuit.server.errors import Context, as_object, caller_of, elicitation_channel, sendable, wire_error
+from pursuit.server.errors import READS, Context, as_object, caller_of, elicitation_channel, sendable, wire_error
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
@@ -40,9 +40,6 @@ from pursuit.upstream.resource_tools import READ_TRAITS
 
 FORM = approval_schema(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]
-READING_METHODS = frozenset(
-    {"resources/read", "resources/subscribe", "resources/unsubscribe", "prompts/get", "completion/complete"}
-)
 MOST_TICKETS = 10_000
 _TICKET_PREFIX = "pursuit-passed-"
 _TICKET_LENGTH = 32
@@ -274,7 +271,7 @@ class Authorizer:
 
 def _request(ctx: Context, server: str, method: str, params: Mapping[str, Any]) -> Authorization:
     """A request that is no call; its tool is named after its method."""
-    traits = READ_TRAITS if method in READING_METHODS else Traits()
+    traits = READ_TRAITS if method in READS else Traits()
     tool = Tool(server=server, name=method, input_schema={}, definition={}, traits=traits, method=method)
     arguments = {key: value for key, value in params.items() if key != "_meta"}
     return Authorization(tool=tool, arguments=arguments, caller=caller_of(ctx))

@@ -15,20 +15,11 @@ from typing import Any, cast
 from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
 
 from pursuit.core.tools import UpstreamError, without_meta
-from pursuit.server.errors import RESOURCE_NOT_FOUND, as_object
+from pursuit.server.errors import LISTS, RESOURCE_NOT_FOUND, as_object
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
-CACHEABLE = frozenset(
-    {
-        "server/discover",
-        "tools/list",
-        "prompts/list",
-        "resources/list",
-        "resources/templates/list",
-        "resources/read",
-    }
-)
+CACHEABLE = LISTS | {"server/discover", "resources/read"}
 MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods whose modern result may be `input_required`."""
 

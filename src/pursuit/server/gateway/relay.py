@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from pursuit.core.tools import AnswerFn, InitializeResult, NotifyFn, UpstreamError
-from pursuit.server.errors import MAY_APPROVE, NEEDED_CAPABILITY, as_object, elicitation_channel, is_modern
+from pursuit.server.errors import LISTS, MAY_APPROVE, NEEDED_CAPABILITY, as_object, elicitation_channel, is_modern
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import ClientRequest, GatewayClient
 from pursuit.server.gateway.pending_input import PROGRESS, PendingCalls, Progress
@@ -47,12 +47,10 @@ MOST_ROUNDS = 10
 PAUSE = 0.2
 """Seconds before a call is sent again to a server that wants it again without a question."""
 
-READS = frozenset({"resources/read", "prompts/get", "completion/complete"})
+TIMED_READS = frozenset({"resources/read", "prompts/get", "completion/complete"})
 """The methods with the server's read timeout."""
 
-UNGUARDED = frozenset(
-    {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"}
-)
+UNGUARDED = LISTS | {"tools/call", "logging/setLevel"}
 """What any server gets: lists, which all clients see, and calls, which the authorizer has let pass."""
 
 Note = Callable[[Mapping[str, Any]], None]
@@ -75,7 +73,7 @@ class Relay:
         """The server's result. Raises `MCPError` for the server's error, `CallFailed` or `UpstreamUnavailable`."""
         if request.method not in UNGUARDED:
             await self.require(request, upstream.name, params)
-        if request.method in READS:
+        if request.method in TIMED_READS:
             request.timeout.seconds = upstream.config.timeouts.read
         to_modern = request.client.modern
         about = await upstream.about()

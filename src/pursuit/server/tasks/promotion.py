@@ -109,7 +109,7 @@ class CallRunner:
         state: TaskState | None = None
         try:
             with anyio.move_on_after(self._settings.grace):
-                await _either(running.over, call.performer.long)
+                await call.performer.long.wait()  # `_RunningCall` sets it at the end, too
             if not running.over.is_set():
                 with anyio.CancelScope(shield=True):  # a client that gives up here leaves a durable task behind
                     state = await self._record(call, running.follow, None)
@@ -151,6 +151,7 @@ class _RunningCall:
             self._outcome = error
         if self._outcome is not None:
             self.over.set()
+            self._call.performer.long.set()
 
     def result(self) -> JsonObject:
         """What the call came to; raises what it raised."""
@@ -169,17 +170,6 @@ class _RunningCall:
         finally:
             self.scope.cancel()
         return self.result()
-
-
-async def _either(*events: anyio.Event) -> None:
-
-    async def wait(event: anyio.Event) -> None:
-        await event.wait()
-        waiting.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as waiting:
-        for event in events:
-            waiting.start_soon(wait, event)
 
 
 async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject]) -> JsonObject:
