@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mcp.server.context import CallNext, HandlerResult
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 
 from pursuit.server.errors import READS, Context, as_object, caller_of
 from pursuit.service.audit import Audit
@@ -15,23 +15,19 @@ _NAMED = ("uri", "name", "taskId", "ref", "notifications")
 """What says which one is read."""
 
 
-class AuditedReads:
-    """Writes a line before a request that only reads; `only_reads` knows the tools."""
+def audited_reads(audit: Audit, only_reads: Callable[[str], bool]) -> list[ServerMiddleware[Any]]:
+    """The middleware that writes a line before a request that only reads; `only_reads` knows the tools."""
 
-    def __init__(self, audit: Audit, only_reads: Callable[[str], bool]) -> None:
-        self._audit = audit
-        self._only_reads = only_reads
-
-    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Records the request, and passes it on."""
+    async def recorded(ctx: Context, call_next: CallNext) -> HandlerResult:
         params: dict[str, Any] = dict(ctx.params or {})
         name, arguments = params.get("name"), as_object(params.get("arguments"))
         if ctx.method in _READS:
             given = {key: params[key] for key in _NAMED if isinstance(params.get(key), str | Mapping)}
-            await self._audit.read(caller_of(ctx), ctx.method, None, given)
-        elif ctx.method == "tools/call" and isinstance(name, str) and self._only_reads(name):
+            await audit.read(caller_of(ctx), ctx.method, None, given)
+        elif ctx.method == "tools/call" and isinstance(name, str) and only_reads(name):
             session = arguments.get("session_id")
-            await self._audit.read(
-                caller_of(ctx), f"call {name}", session if isinstance(session, str) else None, arguments
-            )
+            mission = session if isinstance(session, str) else None
+            await audit.read(caller_of(ctx), f"call {name}", mission, arguments)
         return await call_next(ctx)
+
+    return [recorded] if audit.reads else []

@@ -73,7 +73,7 @@ WhileQueued = Callable[[], AbstractAsyncContextManager[None]]
 """Entered while a call waits for a free slot: that time is not the server's."""
 
 ListKind = Literal["tools", "resources", "resourceTemplates", "prompts"]
-_LIST_METHODS: Mapping[ListKind, str] = {
+LIST_METHODS: Mapping[ListKind, str] = {
     "tools": "tools/list",
     "resources": "resources/list",
     "resourceTemplates": "resources/templates/list",
@@ -304,7 +304,7 @@ class McpClient:
         await self.connect()
         try:
             with anyio.fail_after(seconds):
-                return await self.request(_LIST_METHODS[kind], params)
+                return await self.request(LIST_METHODS[kind], params)
         except UpstreamError as error:
             if error.code == METHOD_NOT_FOUND:
                 return {kind: []}

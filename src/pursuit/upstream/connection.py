@@ -65,7 +65,7 @@ ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABIL
 _LONGEST_PROBE = 10.0
 _LISTEN = "subscriptions/listen"
 # A caller that is slower than its server loses notifications beyond this number instead of filling the memory.
-_LIST_CHANGES = {"tools": "toolsListChanged", "resources": "resourcesListChanged", "prompts": "promptsListChanged"}
+LIST_CHANGES = {"tools": "toolsListChanged", "resources": "resourcesListChanged", "prompts": "promptsListChanged"}
 _log = logging.getLogger(__name__)
 # Strings, because the ids of the SDK's dispatchers are numbers; unique in the process.
 _listen_ids = count(1)
@@ -419,7 +419,7 @@ class McpConnection:
 
     async def _subscribe(self, about: InitializeResult) -> None:
         """Keeps the stream of list changes of a modern server open."""
-        wanted = {name: True for kind, name in _LIST_CHANGES.items() if _declares_changes(about, kind)}
+        wanted = {name: True for kind, name in LIST_CHANGES.items() if _declares_changes(about, kind)}
         if not wanted:
             return
 
@@ -447,7 +447,7 @@ class McpConnection:
             if self._subscribed:
                 # Changes while the stream is closed are not notified: assume one of each kind.
                 self._subscribed, pause = False, shortest
-                for kind, name in _LIST_CHANGES.items():
+                for kind, name in LIST_CHANGES.items():
                     if name in wanted:
                         self.on_notification(f"notifications/{kind}/list_changed", {})
             await anyio.sleep(pause)

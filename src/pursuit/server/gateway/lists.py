@@ -20,16 +20,11 @@ from pursuit.server.errors import as_object
 from pursuit.server.gateway.clients import INTERACTIVE, ClientRequest
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import LONGEST_NAME, GatewayLimits, Upstreams
-from pursuit.upstream.client import McpUpstream, pages
+from pursuit.upstream.client import LIST_METHODS, McpUpstream, pages
 from pursuit.upstream.listing import read_listing
 from pursuit.upstream.transport import too_large, write_json
 
-KINDS: Mapping[str, str] = {
-    "tools/list": "tools",
-    "prompts/list": "prompts",
-    "resources/list": "resources",
-    "resources/templates/list": "resourceTemplates",
-}
+KINDS: Mapping[str, str] = {method: kind for kind, method in LIST_METHODS.items()}
 MOST_CURSORS = 10_000
 LISTED_SECONDS = 30.0
 """How long a tool counts as listed that a server shows to some clients only."""

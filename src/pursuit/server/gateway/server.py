@@ -29,7 +29,7 @@ from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError, with
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
-from pursuit.server.audited_reads import AuditedReads
+from pursuit.server.audited_reads import audited_reads
 from pursuit.server.errors import Context, as_object, is_modern, request_limits, wire_error
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import ClientRequest, Clients, ClientSession, GatewayClient, OperatorRequest
@@ -62,13 +62,10 @@ from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import GatewayJournal
 from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.connection import LIST_CHANGES
 from pursuit.upstream.transport import ClientFeatures
 
-_UNREACHABLE: Mapping[str, Any] = {
-    "tools": {"listChanged": True},
-    "resources": {"listChanged": True},
-    "prompts": {"listChanged": True},
-}
+_UNREACHABLE: Mapping[str, Any] = {kind: {"listChanged": True} for kind in LIST_CHANGES}
 """The capabilities of a server that cannot be reached now: what it may have when it comes back."""
 
 _ROUTED = frozenset({"tools", "resources", "prompts", "completions", "logging"})
@@ -180,12 +177,10 @@ class Gateway:
             strict=task_calls.strict,
         )
         server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)
-        # The SDK's own first middleware only records spans, which are not collected here.
-        reads = (
-            [AuditedReads(self._audit, lambda _tool: False)] if self._audit.reads else []
-        )  # see `Authorizer.recorded`
-        counted = request_limits(runtime.runner)
-        server.middleware = [*counted, *reads, self._adopt, task_middleware, partial(self.dispatch, handlers=handlers)]
+        # The SDK's own first middleware only records spans, which are not collected here. `Authorizer.recorded` records
+        # the calls of tools.
+        watched = [*request_limits(runtime.runner), *audited_reads(self._audit, lambda _tool: False)]
+        server.middleware = [*watched, self._adopt, task_middleware, partial(self.dispatch, handlers=handlers)]
         return server
 
     async def close(self) -> None:
@@ -496,21 +491,11 @@ def capabilities_of_all(found: Found) -> dict[str, Any]:
     """The capabilities of all servers together, without tasks."""
     union: dict[str, Any] = {}
     for about in found.values():
-        union = _merged(union, dict(_UNREACHABLE) if about is None else _without_tasks(about))
+        union = _merged(union, dict(_UNREACHABLE) if about is None else protocol.without_tasks(about.capabilities))
     if len(found) > 1:
         # The method of an extension does not say which server it belongs to.
         return {key: value for key, value in union.items() if key in _ROUTED}
     return union
-
-
-def _without_tasks(about: InitializeResult) -> dict[str, Any]:
-    given = {key: value for key, value in about.capabilities.items() if key != "tasks"}
-    known = as_object(given.get("extensions"))
-    if EXTENSION in known:
-        given["extensions"] = {key: value for key, value in known.items() if key != EXTENSION}
-        if not given["extensions"]:
-            del given["extensions"]
-    return given
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

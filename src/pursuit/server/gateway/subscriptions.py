@@ -32,14 +32,11 @@ from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.routing import Routing
 from pursuit.server.gateway.upstreams import INFO, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.connection import LIST_CHANGES
 from pursuit.upstream.transport import ClientFeatures, NotificationQueue, too_large
 
 UPDATED = "notifications/resources/updated"
-FLAGS: Mapping[str, str] = {
-    "toolsListChanged": "notifications/tools/list_changed",
-    "promptsListChanged": "notifications/prompts/list_changed",
-    "resourcesListChanged": "notifications/resources/list_changed",
-}
+FLAGS: Mapping[str, str] = {flag: f"notifications/{kind}/list_changed" for kind, flag in LIST_CHANGES.items()}
 RETRY_SECONDS = (1.0, 30.0)
 """The first and the longest pause before a server is tried again."""
 

@@ -31,7 +31,7 @@ from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import GatewayResources
 from pursuit.server.gateway.upstreams import Upstreams
 from pursuit.server.tasks.promotion import TaskPlan, When
-from pursuit.server.tasks.protocol import EXTENSION, capabilities_of
+from pursuit.server.tasks.protocol import capabilities_of, without_tasks
 from pursuit.service.approvals import Approvals
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.record import finite
@@ -297,9 +297,7 @@ class DetachedRequest(ClientRequest):
 
     def __init__(self, ctx: Context, params: Mapping[str, Any], outbound: OutboundFilter) -> None:
         # The tasks are the gateway's own, so the server does not see that the client knows tasks.
-        able = {key: value for key, value in capabilities_of(ctx).items() if key != "tasks"}
-        extensions = {key: value for key, value in as_object(able.pop("extensions", None)).items() if key != EXTENSION}
-        super().__init__(ctx, GatewayClient({**able, "extensions": extensions} if extensions else able, outbound))
+        super().__init__(ctx, GatewayClient(without_tasks(capabilities_of(ctx)), outbound))
         self.params = {key: value for key, value in params.items() if key != "task"}
         self.task: TaskContext | None = None
         self.long = anyio.Event()

@@ -15,7 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
 from pursuit.runtime import Runtime
-from pursuit.server.audited_reads import AuditedReads
+from pursuit.server.audited_reads import audited_reads
 from pursuit.server.errors import caller_of, request_limits
 from pursuit.server.missions.elicitation import Elicitation
 from pursuit.server.missions.mission_tools import MissionTools
@@ -122,9 +122,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             channels=service.channels,
             settings=promotion,
         )
-        server.middleware.extend(request_limits(service))
-        if service.audit.reads:
-            server.middleware.append(AuditedReads(service.audit, dispatch.only_reads))
+        server.middleware.extend([*request_limits(service), *audited_reads(service.audit, dispatch.only_reads)])
         server.middleware.append(middleware)
         yield server
 

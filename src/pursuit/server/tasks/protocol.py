@@ -55,6 +55,17 @@ def capabilities_of(ctx: Context) -> JsonObject:
     return {} if said is None else said.capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def without_tasks(capabilities: JsonObject) -> dict[str, Any]:
+    """Capabilities without the tasks of either generation: the gateway's tasks are its own."""
+    given = {key: value for key, value in capabilities.items() if key != "tasks"}
+    known = as_object(given.get("extensions"))
+    if EXTENSION in known:
+        given["extensions"] = {key: value for key, value in known.items() if key != EXTENSION}
+        if not given["extensions"]:
+            del given["extensions"]
+    return given
+
+
 def missing_extension() -> MCPError:
     """The error for a client that did not declare the extension on this request."""
     return MCPError(
