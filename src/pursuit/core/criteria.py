@@ -190,14 +190,13 @@ class Check(Criterion):
         if "tool_name" not in forms and given.get("args"):
             yield Broken("args goes with tool_name")
         for name in ("exit_code", "never_exit_codes"):
-            if "tool_name" in forms and _expected(given.get("expect"), name) not in (None, []):
+            if "tool_name" in forms and value_in(given.get("expect"), name) not in (None, []):
                 yield Broken(f"expect.{name} goes with a command: a tool call has no exit code")
 
 
-def _expected(expect: object, name: str) -> object:
-    if isinstance(expect, Mapping):
-        return cast("Mapping[str, Any]", expect).get(name)
-    return getattr(expect, name, None)
+def value_in(value: object, name: str) -> object:
+    """A value of raw input, which may be a table or an object."""
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 AnyCriterion = Annotated[

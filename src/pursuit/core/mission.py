@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole, faults_of
 from pursuit.core.caps import Budget
-from pursuit.core.criteria import AnyCriterion
+from pursuit.core.criteria import AnyCriterion, value_in
 from pursuit.core.log_metrics import Take
 from pursuit.core.patterns import checked_path, checked_pattern, checked_script
 from pursuit.core.proposing import DEFAULT_KIND, ByKind, ProposerFacts, ProposerSettings, read_settings, settings_type
@@ -263,10 +263,7 @@ class Mission(InputModel):
 
 def criterion_id_of(criterion: object) -> str | None:
     """The id of a criterion in raw input."""
-    if isinstance(criterion, Mapping):
-        found = cast("Mapping[str, Any]", criterion).get("criterion_id")
-    else:
-        found = getattr(criterion, "criterion_id", None)
+    found = value_in(criterion, "criterion_id")
     return found.strip() if isinstance(found, str) else None
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, Union, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, Union, cast
 
 import msgspec
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
@@ -116,6 +116,14 @@ class ProposerSettings(InputModel):
     """Why a parent mission may not name it for a child; None if it may."""
     AUTHORS: ClassVar[str | None] = None
     """Why only a mission that the operator wrote may name it for a child; None if any may."""
+    asks_model: ClassVar[bool] = False
+    """Whether it is a conversation with a language model."""
+    usage_known: ClassVar[bool] = True
+    """Whether tokens and cost of its requests are known, so that caps on them hold."""
+    repeats: ClassVar[bool] = False
+    """Whether each iteration is the same call."""
+    inherited: ClassVar[bool] = False
+    """Whether a child without a proposer has this one."""
 
     def facts(self) -> ProposerFacts:
         """The facts that are stored with the mission."""
@@ -132,11 +140,6 @@ class ProposerSettings(InputModel):
         return ()
 
     @property
-    def asks_model(self) -> bool:
-        """Whether it is a conversation with a language model."""
-        return False
-
-    @property
     def max_requests_per_iteration(self) -> int | None:
         """How often it asks a language model in one iteration at most; None if it asks none."""
         return None
@@ -147,24 +150,9 @@ class ProposerSettings(InputModel):
         return self.LENDS_MODEL or self.facts().proposed_by_client
 
     @property
-    def usage_known(self) -> bool:
-        """Whether tokens and cost of its requests are known, so that caps on them hold."""
-        return True
-
-    @property
     def result_room(self) -> int:
         """How many tokens of one result it is shown at once."""
         return 8_000
-
-    @property
-    def repeats(self) -> bool:
-        """Whether each iteration is the same call."""
-        return False
-
-    @property
-    def inherited(self) -> bool:
-        """Whether a child without a proposer has this one."""
-        return False
 
     def starts(self) -> Iterable[StartedProcess]:
         """The processes that it starts and the services that it asks."""
@@ -322,14 +310,8 @@ class ByKind:
         found = [kind.settings for name in kinds() if (kind := find_kind(name)) is not None]
         for one in found:
             one.model_rebuild()
-        union: Any = Union[tuple(found)]  # noqa: UP007 - made of a list
-        return handler(TypeAdapter[Any](_discriminated(union)).core_schema)
-
-
-def _discriminated(union: Any) -> Any:
-    from typing import Annotated  # noqa: PLC0415
-
-    return Annotated[union, Field(discriminator="kind")]
+        union: Any = Annotated[Union[tuple(found)], Field(discriminator="kind")]  # noqa: UP007 - made of a list
+        return handler(TypeAdapter[Any](union).core_schema)
 
 
 def stored_settings(stored: Mapping[str, Any]) -> ProposerSettings:

@@ -10,12 +10,13 @@ from pydantic import Field
 
 from pursuit.core.base_model import Broken, Name
 from pursuit.core.budgets import POOLED
+from pursuit.core.criteria import value_in
 from pursuit.core.mission import ALL, FIRST, SPAWN, Fleet, Mission, Proposal, ToolCall, criterion_id_of
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 from pursuit.core.state import MissionState
 from pursuit.errors import InvalidArgument
 from pursuit.proposers.agent.kind import find_command
-from pursuit.proposers.agent.settings import NOT_FOR_CLIENTS, SERVER, AgentProposer, value_in
+from pursuit.proposers.agent.settings import NOT_FOR_CLIENTS, SERVER, AgentProposer
 from pursuit.proposers.agent.workspace import AgentWorkspace, WorkspaceFailed
 from pursuit.proposers.contract import DrivingPlace, Failed, Proposed, Proposer, ProposerContext, SimpleKind
 

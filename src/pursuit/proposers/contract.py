@@ -115,12 +115,8 @@ class ChecksImpossible(Exception):
     """The checks of this iteration cannot run; the text says why."""
 
 
-class Moved(Protocol):
-    """Where the command of a check runs, given the folder that its criterion names."""
-
-    def __call__(self, cwd: str | None, /) -> str:
-        """The folder."""
-        ...
+Moved = Callable[[str | None], str]
+"""Where the command of a check runs, given the folder that its criterion names."""
 
 
 class Proposer(ABC):
@@ -174,6 +170,17 @@ class Proposer(ABC):
         return {}
 
 
+class SameProposal(Proposer):
+    """Proposes the same in each iteration; one that is refused is a failure."""
+
+    def __init__(self, proposal: Proposal) -> None:
+        self._proposal = proposal
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
+        """The proposal again."""
+        return Failed("; ".join(reasons)) if reasons else self._proposal
+
+
 class ModelAsker(Proposer):
     """A proposer that holds a conversation with a language model; `ProposerSettings.asks_model` says so."""
 
@@ -222,7 +229,7 @@ class DrivingPlace:
     """Where missions run: how models are asked, the folder for workspaces and the environment of commands."""
 
     access: ModelAccess = field(default_factory=lambda: ModelAccess(models=NoModels()))
-    workspaces: Path | None = None
+    workspaces: Path = Path("workspaces")
     surroundings: Surroundings = USUAL_SURROUNDINGS
     handed: dict[str, Any] = field(default_factory=dict[str, Any])
     """The objects that the program handed in as proposers, by mission."""

@@ -186,22 +186,11 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
 
     text: str
 
-    @property
-    def sent(self) -> Any:
-        """What a model sees of it."""
-        return self
-
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
     """An answer of the model, as it gave it."""
 
     answer: ModelAnswer
-
-    @property
-    def sent(self) -> Any:
-        """What a model sees of it: the provider's own parts, if it gave any."""
-        native = self.answer.native
-        return [self.answer.text, self.answer.calls] if native is None else native.get("parts")
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -220,11 +209,6 @@ class ToolMessage(msgspec.Struct, frozen=True, tag="tool", omit_defaults=True):
     failed: bool = False
     media: tuple[Media, ...] = ()
 
-    @property
-    def sent(self) -> Any:
-        """What a model sees of it."""
-        return self
-
 
 Message = UserMessage | AssistantMessage | ToolMessage
 
@@ -233,10 +217,18 @@ MEDIA_BYTES = 6_400
 """What an image or a sound counts as in bytes of text: 1,600 tokens, as many as Anthropic counts for a large image."""
 
 
-def not_text(message: Message) -> int:
-    """How many bytes of a message count for nothing, because an image is not read as text."""
+def body_of(message: Message) -> bytes:
+    """What a model sees of a message: of an answer the provider's own parts, if it gave any."""
+    if not isinstance(message, AssistantMessage):
+        return msgspec.json.encode(message)
+    answer = message.answer
+    return msgspec.json.encode([answer.text, answer.calls] if answer.native is None else answer.native.get("parts"))
+
+
+def size_of(message: Message, body: bytes) -> int:
+    """How many bytes of text a message counts as: an image is not read as text."""
     media = message.media if isinstance(message, ToolMessage) else ()
-    return sum(len(one.data) - MEDIA_BYTES for one in media)
+    return len(body) - sum(len(one.data) - MEDIA_BYTES for one in media)
 
 
 class MeasuredRequest:
@@ -251,8 +243,8 @@ class MeasuredRequest:
     def add(self, messages: Iterable[Message]) -> Self:
         """Counts further messages."""
         for message in messages:
-            body = msgspec.json.encode(message.sent)
-            self.size += len(body) - not_text(message)
+            body = body_of(message)
+            self.size += size_of(message, body)
             self._hash.update(body)
         return self
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pursuit.core.base_model import Args, Name
 from pursuit.core.mission import Proposal, ToolCall
 from pursuit.core.proposing import ProposerFacts, ProposerSettings
-from pursuit.core.state import MissionState
-from pursuit.proposers.contract import Failed, MissionAdmission, Proposed, Proposer, ProposerContext, SimpleKind
+from pursuit.proposers.contract import MissionAdmission, Proposer, ProposerContext, SameProposal, SimpleKind
 
 
 class RepeatProposer(ProposerSettings):
     """The same call again and again."""
+
+    repeats: ClassVar[bool] = True
 
     kind: Literal["repeat"] = "repeat"
     tool_name: Name
@@ -25,25 +26,9 @@ class RepeatProposer(ProposerSettings):
         """It polls, so nothing new is no stagnation, and with a pace its call may fail."""
         return ProposerFacts(authored=True, stagnates=False, failures="calls_without_pace")
 
-    @property
-    def repeats(self) -> bool:
-        """Each iteration is the same call."""
-        return True
-
     def calls(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
         """Its call."""
         yield self.tool_name, self.args
-
-
-class RepeatCall(Proposer):
-    """Proposes the call."""
-
-    def __init__(self, settings: RepeatProposer) -> None:
-        self._proposal = Proposal(tool_calls=[ToolCall(tool_name=settings.tool_name, args=settings.args)])
-
-    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """The call again; a call that does not fit is a failure."""
-        return Failed("; ".join(reasons)) if reasons else self._proposal
 
 
 class RepeatKind(SimpleKind[RepeatProposer]):
@@ -58,4 +43,4 @@ class RepeatKind(SimpleKind[RepeatProposer]):
 
     def make(self, settings: RepeatProposer, context: ProposerContext) -> Proposer:
         """Proposes the call."""
-        return RepeatCall(settings)
+        return SameProposal(Proposal(tool_calls=[ToolCall(tool_name=settings.tool_name, args=settings.args)]))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pursuit.core.base_model import Broken
 from pursuit.core.mission import Proposal, Script
 from pursuit.core.proposing import ProposerFacts, ProposerSettings
-from pursuit.core.state import MissionState
 from pursuit.errors import Fault
-from pursuit.proposers.contract import MissionAdmission, Proposed, Proposer, ProposerContext, SimpleKind
+from pursuit.proposers.contract import MissionAdmission, Proposer, ProposerContext, SameProposal, SimpleKind
 from pursuit.sandbox import missing_modules
 
 
@@ -50,17 +49,6 @@ class ScriptProposer(ProposerSettings):
             yield Broken(f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}", "file")
 
 
-class ScriptAgain(Proposer):
-    """Proposes the script in each iteration."""
-
-    def __init__(self, settings: ScriptProposer) -> None:
-        self._proposal = Proposal(script=settings.script)
-
-    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
-        """The same script; what it does depends on the state that it is given."""
-        return self._proposal
-
-
 class ScriptKind(SimpleKind[ScriptProposer]):
     """The kind `script`."""
 
@@ -73,4 +61,4 @@ class ScriptKind(SimpleKind[ScriptProposer]):
 
     def make(self, settings: ScriptProposer, context: ProposerContext) -> Proposer:
         """Proposes the script."""
-        return ScriptAgain(settings)
+        return SameProposal(Proposal(script=settings.script))

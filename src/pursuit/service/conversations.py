@@ -46,8 +46,9 @@ from pursuit.proposers.language import (
     ToolMessage,
     ToolNames,
     WrappedModel,
-    not_text,
+    body_of,
     read_answer,
+    size_of,
 )
 
 
@@ -307,7 +308,7 @@ def _tokens(request: ModelRequest) -> dict[str, int]:
     parts = {"system": len(request.system), "tools": len(request.tools_body)}
     parts |= dict.fromkeys(("first message", "later messages", "answers", "results"), 0)
     for place, message in enumerate(request.messages):
-        size = len(msgspec.json.encode(message.sent)) - not_text(message)
+        size = size_of(message, body_of(message))
         match message:
             case AssistantMessage():
                 parts["answers"] += size

@@ -78,7 +78,7 @@ async def _opened(service: Service, mission_id: str) -> AsyncGenerator[AgentWork
         mission_id = won[1].session_id
     mission = state.mission
     folder = service.driver.place.workspaces
-    if mission.workspace is None or folder is None:
+    if mission.workspace is None:
         raise InvalidArgument(f"{mission_id} has no workspace: its proposer is not an agent", session_id=mission_id)
     workspace = AgentWorkspace(mission.workspace, mission_id, folder / mission_id)
     try:

@@ -8,7 +8,7 @@ which agent it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, cast
@@ -40,10 +40,6 @@ class AgentRefused(Exception):
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
-
-
-class WrongVersion(AgentRefused):
-    """The agent does not speak version 1 of the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +130,6 @@ class Told:
             self.tokens = int(read + written)
 
 
-def turn_is_over(message: Table, prompt: int) -> bool:
-    """Whether a message says that the turn is over: in version 1 it is the answer to `session/prompt`."""
-    return message.get("id") == prompt and "method" not in message
-
-
 class Connection:
     """One agent that was started. `initialize` comes first."""
 
@@ -152,7 +143,7 @@ class Connection:
         """The question of the agent that is held now."""
 
     async def initialize(self) -> None:
-        """Agrees on the version. Raises `WrongVersion`, `AgentRefused` or `AgentGone`."""
+        """Agrees on the version. Raises `AgentRefused` or `AgentGone`."""
         client = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
         ours = {"name": "pursuit", "version": version("pursuit")}
         asked = {"protocolVersion": VERSION, "clientCapabilities": client, "clientInfo": ours}
@@ -162,7 +153,7 @@ class Connection:
             raise AgentRefused(f"it refused to initialize: {error}", error.code) from None
         spoken = found.get("protocolVersion")
         if spoken != VERSION:
-            raise WrongVersion(f"it speaks version {spoken!r} of the Agent Client Protocol; Pursuit speaks {VERSION}")
+            raise AgentRefused(f"it speaks version {spoken!r} of the Agent Client Protocol; Pursuit speaks {VERSION}")
         self.info = _table(found.get("agentInfo"))
         self.capabilities = _table(found.get("agentCapabilities"))
 
@@ -170,15 +161,6 @@ class Connection:
     def loads(self) -> bool:
         """Whether it can load a session of an earlier process."""
         return self.capabilities.get("loadSession") is True
-
-    async def new_session(self, cwd: str, servers: Sequence[Table]) -> str:
-        """Begins a session; its id."""
-        found = await self.request("session/new", {"cwd": cwd, "mcpServers": list(servers)})
-        return str(found.get("sessionId", ""))
-
-    async def load_session(self, session_id: str, cwd: str, servers: Sequence[Table]) -> None:
-        """Loads a session; the agent repeats its history, which is passed over."""
-        await self.request("session/load", {"sessionId": session_id, "cwd": cwd, "mcpServers": list(servers)})
 
     async def prompt(self, session_id: str, text: str, told: Told, *, answer: Answer, sign: Callable[[], None]) -> None:
         """One turn: returns when it is over. `told` fills up meanwhile; `sign` is called at each sign of life."""
@@ -202,7 +184,7 @@ class Connection:
                 else:
                     await self._reply(message, _outcome(question, allowed))
                 self._question = None
-            elif turn_is_over(message, prompt):
+            elif _answers(message, prompt):  # in version 1 that is the end of the turn
                 told.end(_result(message))
                 return
             else:
@@ -246,7 +228,7 @@ class Connection:
         asked = await self._ask(method, params)
         while True:
             message = await self._receive()
-            if message.get("id") == asked and "method" not in message:
+            if _answers(message, asked):
                 return _result(message)
             await self._decline(message)
 
@@ -279,6 +261,10 @@ class Connection:
             self._stray += bool(line.strip())  # prints of other programs are common
             if self._stray > MOST_STRAY:
                 raise AgentGone("it writes lines that are no messages of the Agent Client Protocol")
+
+
+def _answers(message: Table, request: int) -> bool:
+    return message.get("id") == request and "method" not in message
 
 
 def _table(value: object) -> Table:

@@ -71,7 +71,7 @@ class AgentWork(Proposer):
 
     keeps_result = True
 
-    def __init__(self, settings: AgentProposer, turns: AgentTurns | None, context: ProposerContext) -> None:
+    def __init__(self, settings: AgentProposer, turns: AgentTurns, context: ProposerContext) -> None:
         self._settings = settings
         self._turns = turns
         self._lessons = context.lessons
@@ -96,15 +96,14 @@ class AgentWork(Proposer):
 
     async def perform(self, call: CallRecord, services: Services) -> Performed:
         """A turn. What a turn that was cut off did is not known, whatever cut it off."""
-        turns = self._turns
-        if turns is None:
-            return Performed(outcome="failed", error="this process has no place for the workspaces of agents")
         ended: Performed | None = None
         async with anyio.create_task_group() as tasks:
             if self._server is not None:
                 self._server.turn = tasks
             try:
-                ended = await turns.take(str(call.args["prompt"]), call.iteration, partial(self._answer, services))
+                ended = await self._turns.take(
+                    str(call.args["prompt"]), call.iteration, partial(self._answer, services)
+                )
             except CallFailed as error:
                 ended = Performed(outcome=error.outcome, error=str(error))
             finally:
@@ -115,19 +114,16 @@ class AgentWork(Proposer):
 
     def interrupted(self) -> Performed | None:
         """The end of the turn that was cancelled."""
-        return None if self._turns is None else self._turns.last_end
+        return self._turns.last_end
 
     async def recover(self, call: CallRecord) -> Performed | None:
         """Ends the processes of the turn, and keeps its changes or rolls them back."""
-        return None if self._turns is None else await self._turns.recover(call.iteration)
+        return await self._turns.recover(call.iteration)
 
     @asynccontextmanager
     async def before_checks(self, *, running: Callable[[], bool]) -> AsyncGenerator[Moved | None]:
         """Commands run in a throw-away worktree with the protected files of the start; the agent is stopped."""
         turns = self._turns
-        if turns is None:
-            yield None
-            return
         try:
             await turns.prepare()
             async with turns.stopped():
@@ -147,8 +143,6 @@ class AgentWork(Proposer):
 
     async def completed(self, state: MissionState) -> Mapping[str, str]:
         """Leaves the result as a branch; a branch that cannot be made is a warning."""
-        if self._turns is None:
-            return {}
         try:
             await self._turns.prepare()
             await self._turns.workspace.write_branch(state.mission.directive, again=not state.terminal)
@@ -158,12 +152,11 @@ class AgentWork(Proposer):
 
     def notes(self) -> Mapping[str, str]:
         """The warnings of the workspace."""
-        return {} if self._turns is None else self._turns.workspace.notes
+        return self._turns.workspace.notes
 
     def serve(self, server: ToolServer) -> None:
         """Gives the sessions of the agent the tools of the mission."""
-        if self._turns is not None:
-            self._server, self._turns.servers = server, server.described
+        self._server, self._turns.servers = server, server.described
 
     async def _answer(self, services: Services, question: Question) -> bool | None:
         """Whether the agent may; None if no person answered in time, so that the turn must end."""
@@ -189,7 +182,7 @@ class AgentWork(Proposer):
         )
 
     def _is_inside(self, paths: object) -> bool:
-        if self._turns is None or not isinstance(paths, list) or not paths:
+        if not isinstance(paths, list) or not paths:
             return False
         workspace = self._turns.workspace
         tree = workspace.tree.resolve()
@@ -212,8 +205,6 @@ class AgentKind(ProposerKind[AgentProposer]):
         """The agent is installed, and its workspace is made."""
         find_command(settings)
         turns = _turns_of(settings, mission_id, mission, place)
-        if turns is None:
-            return {}
         try:
             await turns.prepare()
         except WorkspaceFailed as error:
@@ -224,7 +215,7 @@ class AgentKind(ProposerKind[AgentProposer]):
     async def open(self, settings: AgentProposer, context: ProposerContext) -> AsyncGenerator[Proposer]:
         """The agent, with the tools of the mission for as long as the run."""
         turns = _turns_of(settings, context.mission_id, context.mission, context.place)
-        if turns is not None and not turns.workspace.settings.in_place:
+        if not turns.workspace.settings.in_place:
             settled = [event for _, event in await context.past(0) if isinstance(event, CallSettled)]
             turns.workspace.known_start = next((one.change.before for one in settled if one.change is not None), "")
         work = AgentWork(settings, turns, context)
@@ -237,13 +228,11 @@ class AgentKind(ProposerKind[AgentProposer]):
                     work.serve(server)
                 yield work
         finally:
-            if turns is not None:
-                await turns.aclose()
+            await turns.aclose()
 
 
-def _turns_of(settings: AgentProposer, mission_id: str, mission: Mission, place: DrivingPlace) -> AgentTurns | None:
-    if place.workspaces is None or mission.workspace is None:
-        return None
+def _turns_of(settings: AgentProposer, mission_id: str, mission: Mission, place: DrivingPlace) -> AgentTurns:
+    assert mission.workspace is not None  # noqa: S101 - a rule of missions
     inherit = settings.inherit_env if isinstance(settings.inherit_env, bool) else tuple(settings.inherit_env)
     around = replace(place.surroundings, inherit=inherit or place.surroundings.inherit)
     return AgentTurns(settings, AgentWorkspace(mission.workspace, mission_id, place.workspaces / mission_id), around)

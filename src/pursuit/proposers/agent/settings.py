@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pursuit.core.base_model import Broken, Flag, Name, Number, Text
+from pursuit.core.criteria import value_in
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 
 SERVER = "agent"
@@ -91,8 +92,3 @@ class AgentProposer(ProposerSettings):
             yield Broken('on_cut = "rollback" needs a worktree: it would overwrite your own files', "workspace")
         if value_in(proposer, "headless") is not None:
             yield Broken("a headless agent asks for no permission, so it needs a worktree", "workspace")
-
-
-def value_in(value: object, name: str) -> object:
-    """A value of raw input, which may be a table or an object."""
-    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)

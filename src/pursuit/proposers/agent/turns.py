@@ -210,14 +210,14 @@ class AgentTurns:
 
     async def _begin_session(self, connection: Connection) -> None:
         await connection.initialize()
-        cwd, servers, self._cost = str(self.workspace.agent_folder), list(self.servers()), 0.0
+        asked, self._cost = {"cwd": str(self.workspace.agent_folder), "mcpServers": list(self.servers())}, 0.0
         known, cost = self._remembered()
         if known and connection.loads:
             with suppress(AgentRefused):  # it may have forgotten the session
-                await connection.load_session(known, cwd, servers)
+                await connection.request("session/load", {"sessionId": known, **asked})  # it repeats its history
                 self._session, self._cost = known, cost
                 return
-        self._session = await connection.new_session(cwd, servers)
+        self._session = str((await connection.request("session/new", asked)).get("sessionId", ""))
         self._remember(self._session)
 
     async def _cut_off(self, before: TreeSnapshot, told: Told, why: str) -> Performed:

@@ -31,6 +31,7 @@ class AskedProposer(ProposerSettings):
     """
 
     LEARNS: ClassVar[bool] = True
+    asks_model: ClassVar[bool] = True
 
     max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 4_096
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
@@ -45,11 +46,6 @@ class AskedProposer(ProposerSettings):
     def facts(self) -> ProposerFacts:
         """A language model proposes, and the loop guard watches it."""
         return ProposerFacts(guarded=True)
-
-    @property
-    def asks_model(self) -> bool:
-        """It is a conversation with a language model."""
-        return True
 
     @property
     def max_requests_per_iteration(self) -> int | None:
@@ -73,6 +69,8 @@ class ModelProposer(AskedProposer):
     After repeated failures the models of `fallback` are asked. `settings` are passed to the provider.
     """
 
+    inherited: ClassVar[bool] = True
+
     kind: Literal["model"] = "model"
     model: ModelName
     turn: Literal["agent", "single"] = "agent"
@@ -84,11 +82,6 @@ class ModelProposer(AskedProposer):
     def models(self) -> Sequence[str]:
         """The model and its fallbacks."""
         return (self.model, *self.fallback)
-
-    @property
-    def inherited(self) -> bool:
-        """A child asks the same model."""
-        return True
 
     def starts(self) -> Iterable[StartedProcess]:
         """The model is asked with the operator's key."""
@@ -124,14 +117,10 @@ class SamplingProposer(AskedProposer):
 
     CHILDREN: ClassVar[str | None] = "a child has no client that could propose (sampling)"
     LENDS_MODEL: ClassVar[bool] = True
+    usage_known: ClassVar[bool] = False  # MCP does not say what a client's model uses
 
     kind: Literal["sampling"] = "sampling"
     model_preferences: Preferences | None = None
-
-    @property
-    def usage_known(self) -> bool:
-        """MCP does not say what a client's model uses."""
-        return False
 
     def preferences(self) -> Mapping[str, Any] | None:
         """As the mission says."""

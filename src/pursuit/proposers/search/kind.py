@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from pursuit.core.mission import Mission
+from pursuit.errors import ExtraMissing
 from pursuit.proposers.contract import DrivingPlace, MissionAdmission, Proposer, ProposerContext, SimpleKind
 from pursuit.proposers.search.settings import SearchProposer
 
@@ -17,9 +19,9 @@ class SearchKind(SimpleKind[SearchProposer]):
 
     def require(self) -> None:
         """Optuna is installed."""
-        from pursuit.proposers.search.proposer import require_search  # noqa: PLC0415 - only for a search
-
-        require_search()
+        if missing := [name for name in ("optuna", "cmaes") if find_spec(name) is None]:
+            names = " and ".join(missing)
+            raise ExtraMissing(f"the proposer search needs {names}: pip install 'pursuit[search]'", extra="search")
 
     async def admit(self, settings: SearchProposer, admission: MissionAdmission) -> None:
         """The tool exists, and each argument has bounds."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +27,7 @@ from pursuit.core.events import (
 from pursuit.core.mission import EverySeconds, Mission, OnEvent, Proposal, ToolCall
 from pursuit.core.observe import leaves
 from pursuit.core.state import MissionState
-from pursuit.errors import BudgetExhausted, ExtraMissing
+from pursuit.errors import BudgetExhausted
 from pursuit.proposers.contract import Failed, Past, Proposer, Waiting
 from pursuit.proposers.language import OfferedTool
 from pursuit.proposers.search.objective import aim_of
@@ -143,13 +142,6 @@ def fitting(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in args.items() if name in names}
 
 
-def require_search() -> None:
-    """Raises `ExtraMissing` if the libraries of the search are not installed."""
-    if missing := [name for name in ("optuna", "cmaes") if find_spec(name) is None]:
-        names = " and ".join(missing)
-        raise ExtraMissing(f"the proposer search needs {names}: pip install 'pursuit[search]'", extra="search")
-
-
 @dataclass(slots=True)
 class IterationTimes:
     """How long the latest iterations took, and since when there are trials, by the events."""
@@ -190,8 +182,6 @@ class IterationTimes:
 class Search(Proposer):
     """Asks a study for the next trials, after telling it all trials in the ledger."""
 
-    operators_own = True
-
     def __init__(self, mission: Mission, search: SearchProposer, past: Past, tools: Sequence[OfferedTool] = ()) -> None:
         self._search = search
         self._then: Mapping[str, Any] = next((one.schema for one in tools if one.name == search.then), dict[str, Any]())
@@ -220,8 +210,6 @@ class Search(Proposer):
         """The next trial, or a batch of them; a failure once there is nothing left to try."""
         if reasons:
             return Failed("; ".join(reasons), final=True)
-        if self._study is None:
-            require_search()
         news = await self._past(self._seq)
         self._clock.advance(news)
         self._wanted = remeasure(state.confirmations.values())

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 from pursuit.proposers.search.objective import Score
 from pursuit.proposers.search.settings import Sampler
 from pursuit.proposers.search.space import LISTABLE, Rows, Space
-from pursuit.proposers.search.surrogate import EXCESS, FAILED, Seen, Surrogate
+from pursuit.proposers.search.surrogate import EXCESS, FAILED, Seen, Surrogate, WholePoints
 
 COUNTABLE = 65_536
 """The points of the largest space that is kept as a list."""
@@ -91,34 +91,7 @@ class Points:
         return int(np.ravel_multi_index([place or 0 for place in found], self._shape))
 
 
-class Whole(optuna.samplers.BaseSampler):
-    """A sampler of whole points: each trial is drawn at once, whatever the sampler inside draws alone."""
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The whole space, always."""
-        return self._space.distributions
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """For a parameter outside of the space; a search has none."""
-        raise NotImplementedError(param_name)
-
-    def drawn(self, inner: optuna.samplers.BaseSampler, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
-        """The whole point of another sampler."""
-        found = inner.sample_relative(study, trial, inner.infer_relative_search_space(study, trial))
-        for name, one in self._space.distributions.items():
-            if name not in found:
-                # A distribution with one value: the low end of a range, or the first choice.
-                only: Any = getattr(one, "low", 0)
-                found[name] = only if one.single() else inner.sample_independent(study, trial, name, one)
-        return found
-
-
-class Fresh(Whole):
+class Fresh(WholePoints):
     """Wraps another sampler: without noise, a point that was tried is replaced by an untried neighbour."""
 
     def __init__(self, inner: optuna.samplers.BaseSampler, seen: Seen, points: Points | None, seed: int) -> None:
@@ -135,28 +108,33 @@ class Fresh(Whole):
         inner = self._inner
         if isinstance(inner, Surrogate) and inner.yields(trial.number):
             inner = optuna.samplers.TPESampler(seed=seed_of(self._seed, trial.number))
-        found = self.drawn(inner, study, trial)
-        args = self._space.from_optuna(found)
+        found = inner.sample_relative(study, trial, inner.infer_relative_search_space(study, trial))
+        for name, one in self.space.distributions.items():
+            if name not in found:
+                # A distribution with one value: the low end of a range, or the first choice.
+                only: Any = getattr(one, "low", 0)
+                found[name] = only if one.single() else inner.sample_independent(study, trial, name, one)
+        args = self.space.from_optuna(found)
         if self._seen.noisy:
             return found
         if self._points is not None:
-            return self._space.to_optuna(self._points.fresh(args))
-        row = self._space.encode(args)
+            return self.space.to_optuna(self._points.fresh(args))
+        row = self.space.encode(args)
         if not self._seen.count(row):
             return found
-        return self._space.to_optuna(self._space.decode(self._neighbour(row, trial.number)))
+        return self.space.to_optuna(self.space.decode(self._neighbour(row, trial.number)))
 
     def _neighbour(self, row: Rows, number: int) -> Rows:
         """A random untried point that differs in one parameter, or in more if those were all tried."""
         chance = np.random.default_rng([self._seed, 4, number])
         moved = row.copy()
         for _ in range(TRIES):
-            at = int(chance.integers(0, len(self._space.distributions)))
+            at = int(chance.integers(0, len(self.space.distributions)))
             columns = slice(at, at + 1)
-            if at >= len(self._space.ranges):
-                columns = self._space.choices[at - len(self._space.ranges)].columns
+            if at >= len(self.space.ranges):
+                columns = self.space.choices[at - len(self.space.ranges)].columns
             moved[columns] = chance.random(columns.stop - columns.start)
-            moved = self._space.snap(moved[None])[0]
+            moved = self.space.snap(moved[None])[0]
             if not self._seen.count(moved):
                 break
         return moved
@@ -171,7 +149,7 @@ class Fresh(Whole):
 TRIES = 100
 
 
-class Mixed(Whole):
+class Mixed(WholePoints):
     """Choices beside numbers: three ways to go on take turns, for no one of them suits every such space.
 
     TPE; models over everything; and steps from the best so far, to other numbers by a model of those with its choices,
@@ -195,7 +173,7 @@ class Mixed(Whole):
             case 1:
                 return self._surrogate.sample_relative(study, trial, search_space)
             case 2:
-                return self._space.to_optuna(self._surrogate.from_best(trial.number))
+                return self.space.to_optuna(self._surrogate.from_best(trial.number))
             case _:
                 pass
         self._own.sampler = optuna.samplers.TPESampler(seed=seed_of(self._seed, trial.number), multivariate=True)
@@ -212,7 +190,7 @@ class Mixed(Whole):
         own = self._open.pop(trial.number, None)
         if own is None or own.params != trial.params:  # another process asked for it, or it was tried before
             self._own.enqueue_trial(trial.params)
-            own = self._own.ask(self._space.distributions)
+            own = self._own.ask(self.space.distributions)
         if state == TrialState.COMPLETE and values:
             for place, over in enumerate(() if self._aimless else trial.user_attrs[EXCESS]):
                 own.set_constraint(str(place), over)

@@ -200,18 +200,11 @@ class Seen:
         return points[np.lexsort((values, over))]
 
 
-class Surrogate(optuna.samplers.BaseSampler):
-    """Chooses each next point by a model of what was seen; the study adds each result to `seen` before it ends."""
+class WholePoints(optuna.samplers.BaseSampler):
+    """A sampler of whole points: each trial is drawn at once."""
 
-    def __init__(self, seen: Seen, seed: int) -> None:
-        self.space = seen.space
-        self._seen = seen
-        self._seed = seed
-        self._pending: dict[int, Rows] = {}
-        self._failures: list[Rows] = []
-        self._learned = 0  # the rows of `seen` that are counted
-        self.epochs = Epochs(seen)
-        self._evolution: tuple[int, Evolution] | None = None
+    def __init__(self, space: Space) -> None:
+        self.space = space
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """The whole space, always."""
@@ -222,6 +215,20 @@ class Surrogate(optuna.samplers.BaseSampler):
     ) -> Any:
         """For a parameter outside of the space; a search has none."""
         raise NotImplementedError(param_name)
+
+
+class Surrogate(WholePoints):
+    """Chooses each next point by a model of what was seen; the study adds each result to `seen` before it ends."""
+
+    def __init__(self, seen: Seen, seed: int) -> None:
+        super().__init__(seen.space)
+        self._seen = seen
+        self._seed = seed
+        self._pending: dict[int, Rows] = {}
+        self._failures: list[Rows] = []
+        self._learned = 0  # the rows of `seen` that are counted
+        self.epochs = Epochs(seen)
+        self._evolution: tuple[int, Evolution] | None = None
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
