@@ -84,7 +84,7 @@ class Affording(RuleBasedStateMachine):
         assert sent.max_tokens >= min(longest, LEAST_ANSWER), "what is asked is worth asking"
         expected, size = expected_tokens(self.state, request.size), request.size
         tokens_in, tokens_out = int(expected * read), int(sent.max_tokens * wrote)
-        cost = 0.0 if self.terms.price is None else self.terms.price.of(_Used(tokens_in, tokens_out))
+        cost = 0.0 if self.terms.price is None else self.terms.price(_Used(tokens_in, tokens_out))
         self.tell(ModelAsked(iteration=0, attempt=0, model="m", digest="", size=size, estimate=expected))
         answered = ModelAnswered(iteration=0, attempt=0, read=tokens_in, tokens=tokens_in + tokens_out, cost_usd=cost)
         self.tell(answered)

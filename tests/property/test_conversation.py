@@ -19,10 +19,9 @@ from model_stage import ANTHROPIC, OPENAI, RESPONSES
 from pursuit.core import events as ev
 from pursuit.core.fold import advance
 from pursuit.core.state import MissionState
-from pursuit.proposers.contract import ProposerContext
+from pursuit.proposers.contract import DrivingPlace, ProposerContext
 from pursuit.proposers.language import ModelRequest, NoSampler, OfferedTool, ToolNames
 from pursuit.proposers.model.asking import AskModel
-from pursuit.proposers.model.conversation import Prefixes
 from pursuit.proposers.model.provider import Providers
 from simulation import mission_data, threshold
 
@@ -59,7 +58,7 @@ class Story:
         )
         self.state: MissionState = advance(None, ev.MissionCreated(mission=mission, tools=TOOLS))
         self.attempt = 0
-        self.prefixes = Prefixes()
+        self.place = DrivingPlace()  # it keeps the prefixes
         self.tell(ev.RunClaimed(run="r", pid=1, host="h"))
         self.tell(ev.ConversationBegan(system="Be good.", first="# Goal\n\nRun."))
 
@@ -146,8 +145,8 @@ class Story:
 
     def request(self) -> ModelRequest:
         tools = [OfferedTool(name=name, description="d", schema={"type": "object", "properties": {}}) for name in TOOLS]
-        means = ProposerContext(mission=self.state.mission, tools=lambda: tools)
-        asker = AskModel(self.state.mission.proposer, [NoSampler()], means, prefixes=self.prefixes)  # type: ignore[arg-type]
+        means = ProposerContext(mission=self.state.mission, tools=lambda: tools, place=self.place)
+        asker = AskModel(self.state.mission.proposer, [NoSampler()], means)  # type: ignore[arg-type]
         return anyio.run(asker.request, self.state)
 
 

@@ -86,11 +86,11 @@ def test_a_price_that_nobody_knows_is_not_nothing() -> None:
     assert price_of("nobody:nothing") is None
     own = price_of("openai:nobody-knows-this", Price(input=1, output=20))
     assert own is not None
-    assert own.of(used) == 3.0
+    assert own(used) == 3.0
     for name in ("openai:gpt-4o-mini", "openai-chat:gpt-4o-mini", "anthropic:claude-haiku-4-5"):
         known = price_of(name)
         assert known is not None
-        assert known.of(used) > 0
+        assert known(used) > 0
 
 
 class Client:

@@ -48,11 +48,11 @@ def repeats(made: list[dict[str, Any]]) -> int:
 
 def test_noise_is_noticed_after_the_first_design_and_a_quiet_tool_is_asked_once_only() -> None:
     study, made = run(7, noisy_bowl(1))
-    assert study.noisy and repeats(made) == 1
+    assert study.seen.noisy and repeats(made) == 1
     study, made = run(75, bowl)
-    assert not study.noisy and repeats(made) == 1
+    assert not study.seen.noisy and repeats(made) == 1
     study, alike = run(74, bowl, noise=False)
-    assert not study.noisy and repeats(alike) == 0
+    assert not study.seen.noisy and repeats(alike) == 0
     assert made[:6] + made[7:] == alike, "the repeat changes nothing else"
 
 

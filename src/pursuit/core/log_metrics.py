@@ -72,18 +72,17 @@ def taken(take: Take, kept: Any, values: Iterable[float | None]) -> Any:
         for value in values:
             kept = value
         return kept
-    numbers = (value for value in values if value is not None)
-    if take == "all":
-        return list(deque(chain(cast("list[float]", kept or []), numbers), maxlen=MOST_VALUES)) or None
-    for value in numbers:
-        match take:
-            case "first":
-                kept = value if kept is None else kept
-            case "min":
-                kept = value if kept is None else min(kept, value)
-            case "max":
-                kept = value if kept is None else max(kept, value)
-    return kept
+    before = (kept or []) if take == "all" else [] if kept is None else [kept]
+    numbers = chain(cast("list[float]", before), (value for value in values if value is not None))
+    match take:
+        case "all":
+            return list(deque(numbers, maxlen=MOST_VALUES)) or None
+        case "first":
+            return next(numbers, None)
+        case "min":
+            return min(numbers, default=None)
+        case "max":
+            return max(numbers, default=None)
 
 
 def matched(pattern: str, text: str, seconds: float = SECONDS) -> Iterator[str]:

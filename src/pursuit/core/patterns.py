@@ -283,31 +283,24 @@ class SyntaxProblem(ValueError):
 
 def checked_expression(expression: str) -> str:
     """The expression itself, or a `SyntaxProblem`: one Python expression, short, not deeply nested."""
-    text = expression.strip()
-    if not text:
-        raise SyntaxProblem("is empty; write one Python expression over `obs`")
-    if len(text) > MAX_EXPRESSION:
-        raise SyntaxProblem(f"has {len(text)} characters; at most {MAX_EXPRESSION} are allowed")
-    _refuse_deep(text)
-    _parse(text, "eval")
-    return text
+    return _checked(expression.strip(), "eval", MAX_EXPRESSION, "write one Python expression over `obs`")
 
 
 def checked_script(source: str) -> str:
     """The script itself, or a `SyntaxProblem`."""
-    if not source.strip():
-        raise SyntaxProblem("is empty; write a script that calls tools")
-    if len(source) > MAX_SCRIPT:
-        raise SyntaxProblem(f"has {len(source)} characters; at most {MAX_SCRIPT} are allowed")
-    _refuse_deep(source)
-    _parse(source, "exec")
-    return source
+    return _checked(source, "exec", MAX_SCRIPT, "write a script that calls tools")
 
 
-def _refuse_deep(text: str) -> None:
-    """Counts twice, with and without quoted text: a quoted bracket closes nothing, one in an f-string opens one."""
+def _checked(text: str, mode: str, most: int, instead: str) -> str:
+    if not text.strip():
+        raise SyntaxProblem(f"is empty; {instead}")
+    if len(text) > most:
+        raise SyntaxProblem(f"has {len(text)} characters; at most {most} are allowed")
+    # Counted twice, with and without quoted text: a quoted bracket closes nothing, one in an f-string opens one.
     _refuse_nesting(text)
     _refuse_nesting(_QUOTED.sub(lambda quoted: re.sub(r"[^\n]", " ", quoted[0]), text))
+    _parse(text, mode)
+    return text
 
 
 def _refuse_nesting(text: str) -> None:

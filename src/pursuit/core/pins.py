@@ -109,13 +109,10 @@ class PinState:
         """Applies one event."""
         self.definitions |= event.definitions
         key = (event.folder, event.server)
-        match event:
-            case ToolsPinned():
-                self.pinned.setdefault(key, {}).update(event.tools)
-                if event.how == "notice":
-                    self.changed[key] = self.changed.get(key, 0) + 1
-            case ToolsChanged():
-                self.changed[key] = self.changed.get(key, 0) + 1
+        if isinstance(event, ToolsPinned):
+            self.pinned.setdefault(key, {}).update(event.tools)
+        if isinstance(event, ToolsChanged) or event.how == "notice":
+            self.changed[key] = self.changed.get(key, 0) + 1
 
 
 def difference(name: str, before: Mapping[str, Any] | None, now: Mapping[str, Any], *, added: bool) -> list[str]:

@@ -28,12 +28,12 @@ from pursuit.core.state import MissionState
 from pursuit.core.tools import OWN_TOOLS
 from pursuit.engine.context import Run
 from pursuit.proposers.language import (
+    Charge,
     ModelRequest,
     NoAnswer,
     NoAnswerYet,
     OfferedTool,
     OutOfBudget,
-    Priced,
     Rejected,
     Terms,
     Unreachable,
@@ -83,14 +83,14 @@ def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) 
     return replace(request, max_tokens=longest)
 
 
-def _payable(price: Priced, cost: float, read: int, longest: int) -> int:
+def _payable(price: Charge, cost: float, read: int, longest: int) -> int:
     """The most tokens of an answer, up to the longest, that can be paid for; -1 if the question itself cannot."""
-    if price.of(_Use(input_tokens=read, output_tokens=longest)) <= cost:
+    if price(_Use(input_tokens=read, output_tokens=longest)) <= cost:
         return longest
     low, high = -1, longest  # a price may have tiers, so this bisects instead of dividing
     while high - low > 1:
         middle = (low + high) // 2
-        if price.of(_Use(input_tokens=read, output_tokens=middle)) <= cost:
+        if price(_Use(input_tokens=read, output_tokens=middle)) <= cost:
             low = middle
         else:
             high = middle
@@ -166,7 +166,7 @@ class RecordedModel(WrappedModel):
         tools = hashlib.sha256(request.tools_body).hexdigest()
         tokens = 0 if self.terms is None else expected(state, request.size)
         price = None if self.terms is None else self.terms.price
-        dollars = 0.0 if price is None else price.of(_Use(input_tokens=tokens, output_tokens=0))
+        dollars = 0.0 if price is None else price(_Use(input_tokens=tokens, output_tokens=0))
         asked = ModelAsked(
             at=now,
             iteration=request.iteration,

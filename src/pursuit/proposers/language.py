@@ -33,12 +33,8 @@ class Used(Protocol):
     output_tokens: int
 
 
-class Priced(Protocol):
-    """A price."""
-
-    def of(self, used: Used) -> float:
-        """Dollars for a request."""
-        ...
+Charge = Callable[[Used], float]
+"""The dollars for a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,28 +45,15 @@ class Price:
     output: float
     cached: float | None = None
 
-    def of(self, used: Used) -> float:
+    def __call__(self, used: Used) -> float:
         """Dollars for a request."""
         cached = 0 if self.cached is None else used.cache_read_tokens
         read = (used.input_tokens - cached) * self.input + cached * (self.cached or 0.0)
         return round((read + used.output_tokens * self.output) / _PER, 9)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """A price that `genai-prices` knows, tiers and caches included."""
-
-    provider: str
-    model: str
-
-    def of(self, used: Used) -> float:
-        from genai_prices import calc_price  # noqa: PLC0415 - its data loads with the first price
-
-        return round(float(calc_price(used, self.model, provider_id=self.provider).total_price), 9)
-
-
 @cache
-def price_of(name: str, own: Price | None = None) -> Priced | None:
+def price_of(name: str, own: Price | None = None) -> Charge | None:
     """The price of a model by its full name (`provider:model`), or None if it is not known."""
     if own is not None:
         return own
@@ -80,11 +63,15 @@ def price_of(name: str, own: Price | None = None) -> Priced | None:
         return None
     provider, _, model = name.partition(":")
     provider = _SAME.get(provider, provider)
+
+    def charge(used: Used) -> float:
+        return round(float(calc_price(used, model, provider_id=provider).total_price), 9)
+
     try:
         calc_price(Usage(input_tokens=0, output_tokens=_PER), model, provider_id=provider)
     except LookupError:
         return None
-    return _Known(provider=provider, model=model)
+    return charge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +357,7 @@ class Terms:
     `thinking` is how many tokens of the longest answer such settings set aside for thoughts.
     """
 
-    price: Priced | None = None
+    price: Charge | None = None
     least_answer: int = 1
     thinking: Callable[[Mapping[str, Any]], int] = _no_thinking
     window: int | None = None

@@ -112,16 +112,14 @@ class PythonProposer(ProposerSettings):
         table["callable"] = f"{path}:{name}"
 
 
-def _source_digest(function: Any) -> str | None:
+def _source_digest(function: Any, name: str = "") -> str | None:
+    """The digest of the file in a name, or else of the function's own source; None if that cannot be read."""
+    file = Path(name.rpartition(":")[0])
     try:
-        return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
+        source = file.read_bytes() if file.suffix == ".py" else inspect.getsource(function).encode()
     except (OSError, TypeError):
         return None
-
-
-def _file_digest(name: str) -> str | None:
-    file = Path(name.rpartition(":")[0])
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" else None
+    return hashlib.sha256(source).hexdigest()
 
 
 def load(name: str) -> Any:
@@ -212,7 +210,7 @@ class PythonKind(SimpleKind[PythonProposer]):
     ) -> Mapping[str, str]:
         """It can be resolved here; a changed source is a warning."""
         found = self._resolve(settings, mission_id, place)
-        now = _file_digest(settings.callable) or _source_digest(getattr(found, "propose", found))
+        now = _source_digest(getattr(found, "propose", found), settings.callable)
         if None in (now, settings.digest) or now == settings.digest:
             return {}
         return {f"the source of {settings.callable} has changed since the mission was started": "proposer_changed"}

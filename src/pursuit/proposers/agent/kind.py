@@ -71,11 +71,15 @@ class AgentWork(Proposer):
 
     keeps_result = True
 
-    def __init__(self, settings: AgentProposer, turns: AgentTurns, context: ProposerContext) -> None:
+    def __init__(
+        self, settings: AgentProposer, turns: AgentTurns, context: ProposerContext, server: ToolServer | None
+    ) -> None:
         self._settings = settings
         self._turns = turns
         self._lessons = context.lessons
-        self._server: ToolServer | None = None
+        self._server = server
+        if server is not None:  # it gives the sessions of the agent the tools of the mission
+            turns.servers = server.described
         self._proposed = False
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposed:
@@ -154,10 +158,6 @@ class AgentWork(Proposer):
         """The warnings of the workspace."""
         return self._turns.workspace.notes
 
-    def serve(self, server: ToolServer) -> None:
-        """Gives the sessions of the agent the tools of the mission."""
-        self._server, self._turns.servers = server, server.described
-
     async def _answer(self, services: Services, question: Question) -> bool | None:
         """Whether the agent may; None if no person answered in time, so that the turn must end."""
         return await services.ask(
@@ -218,15 +218,12 @@ class AgentKind(ProposerKind[AgentProposer]):
         if not turns.workspace.settings.in_place:
             settled = [event for _, event in await context.past(0) if isinstance(event, CallSettled)]
             turns.workspace.known_start = next((one.change.before for one in settled if one.change is not None), "")
-        work = AgentWork(settings, turns, context)
         try:
             if context.services is None:
-                yield work
+                yield AgentWork(settings, turns, context, None)
                 return
             async with ToolServer.serving(context.services, settings.permission_seconds) as server:
-                if server is not None:
-                    work.serve(server)
-                yield work
+                yield AgentWork(settings, turns, context, server)
         finally:
             await turns.aclose()
 

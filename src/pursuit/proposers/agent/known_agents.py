@@ -5,7 +5,6 @@ What each of them can do is what it says itself. Nothing else depends on which a
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -55,10 +54,9 @@ class FoundAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f'proposer = {{ kind = "agent", command = [{words}] }}'
 
 
-async def find_agents(environ: Mapping[str, str] | None = None) -> list[FoundAgent]:
+async def find_agents() -> list[FoundAgent]:
     """The known agents on `PATH`, each asked what it can do, side by side."""
-    path = (os.environ if environ is None else environ).get("PATH")
-    wanted = [words for words in KNOWN if shutil.which(words[0], path=path) is not None]
+    wanted = [words for words in KNOWN if shutil.which(words[0]) is not None]
     found: dict[int, FoundAgent] = {}
 
     async def look(place: int, words: Sequence[str]) -> None:

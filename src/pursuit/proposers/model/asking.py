@@ -30,14 +30,12 @@ from pursuit.proposers.language import (
     CHARACTERS,
     LONGEST_DESCRIPTION,
     MEDIA_BYTES,
-    ROOM,
     LanguageModel,
     ModelRequest,
     NoAnswer,
     NoAnswerYet,
     OfferedTool,
     OutOfBudget,
-    Patience,
     Rejected,
     ToolMessage,
     ToolNames,
@@ -82,19 +80,16 @@ class AskModel(ModelAsker):
         settings: AskedProposer,
         models: Sequence[LanguageModel],
         means: ProposerContext,
-        *,
-        room: int = ROOM,
-        patience: Patience | None = None,
-        prefixes: Prefixes | None = None,
     ) -> None:
+        access = means.place.access
         self._settings = settings
         self._models = models
         self._means = means
-        self._patience = patience or Patience()
+        self._patience = access.patience
         tools = means.tools()
         self._names = ToolNames((tool.name for tool in tools), reserved=(NOTHING, SCRIPT))
         own = [self._shown(tool) for tool in tools if tool.name in OWN_TOOLS]
-        self._offer = offer([self._shown(tool) for tool in tools if tool.name not in OWN_TOOLS], room)
+        self._offer = offer([self._shown(tool) for tool in tools if tool.name not in OWN_TOOLS], access.tools_bytes)
         self._offer.tools.extend(own)
         self._all_tools: tuple[OfferedTool, ...] | None = None
         self._tools_body = b""
@@ -103,7 +98,7 @@ class AskModel(ModelAsker):
             name_of=self._names.shown,
             result_tokens=settings.result_tokens,
             mission_id=means.mission_id,
-            prefixes=prefixes or Prefixes(),
+            prefixes=access.kept.setdefault("prefixes", Prefixes()),
         )
 
     def continues(self, state: MissionState) -> bool:

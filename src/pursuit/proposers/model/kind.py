@@ -10,12 +10,10 @@ from pursuit.proposers.contract import DrivingPlace, MissionAdmission, Proposer,
 from pursuit.proposers.language import (
     OWN_SETTINGS,
     LanguageModel,
-    ModelAccess,
     Models,
     NoSampler,
 )
 from pursuit.proposers.model.asking import AskModel
-from pursuit.proposers.model.conversation import Prefixes
 from pursuit.proposers.model.settings import AskedProposer, ModelProposer, SamplingProposer
 
 
@@ -65,10 +63,7 @@ class SamplingKind(SimpleKind[SamplingProposer]):
 
 
 def _asking(settings: AskedProposer, models: Sequence[LanguageModel], context: ProposerContext) -> AskModel:
-    access: ModelAccess = context.place.access
-    prefixes = access.kept.setdefault("prefixes", Prefixes())
-    recorded = [context.record(model) for model in models]
-    return AskModel(settings, recorded, context, room=access.tools_bytes, patience=access.patience, prefixes=prefixes)
+    return AskModel(settings, [context.record(model) for model in models], context)
 
 
 async def _admit_model(admission: MissionAdmission, models: Models, field: str, name: str) -> None:

@@ -271,7 +271,7 @@ class ProviderModel:
             output_tokens=usage.output_tokens,
             cached_tokens=usage.cache_read_tokens,
             reasoning_tokens=usage.output_reasoning_tokens,
-            cost_usd=None if price is None else price.of(usage),
+            cost_usd=None if price is None else price(usage),
             cut=response.finish_reason == "length",
             lost=lost,
         )

@@ -1,19 +1,25 @@
-"""The kind `search`."""
+"""The kind `search`; its report says how much each parameter matters to the objective, by Optuna."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from pursuit.core.mission import Mission
 from pursuit.errors import ExtraMissing
 from pursuit.proposers.contract import DrivingPlace, MissionAdmission, Proposer, ProposerContext, SimpleKind
+from pursuit.proposers.search.objective import aim_of
 from pursuit.proposers.search.settings import SearchProposer
+
+LEAST_TRIALS = 10
+"""Fewer say nothing: the method compares the best tenth of the trials with all of them."""
+MOST_TRIALS = 2_000
 
 
 class SearchKind(SimpleKind[SearchProposer]):
-    """The kind `search`."""
+    """The kind `search`; its report says how much each parameter matters to the objective, by Optuna."""
 
     settings = SearchProposer
 
@@ -44,7 +50,41 @@ class SearchKind(SimpleKind[SearchProposer]):
 
     def report(self, mission: Mission, settings: SearchProposer, report: Mapping[str, Any]) -> Mapping[str, Any]:
         """How much each parameter matters."""
-        from pursuit.proposers.search.importance import importance_of  # noqa: PLC0415 - only for a search
-
         shares = importance_of(mission, settings, report.get("trials", ()))
         return {"importance": shares} if shares else {}
+
+
+def importance_of(mission: Mission, search: SearchProposer, trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The share of each parameter, together 1; empty without an objective, Optuna, or enough trials."""
+    if len(search.parameters) < 2 or find_spec("optuna") is None:
+        return {}
+    objective = aim_of(mission, search, search.tool_name)[0].objective
+    known = [
+        (row["args"], objective.of(row["metrics"][objective.metric]))
+        for row in trials[-MOST_TRIALS:]
+        if objective is not None and row["tool"] == search.tool_name and objective.metric in row["metrics"]
+    ]
+    if len(known) < LEAST_TRIALS or len({value for _args, value in known}) < 2:
+        return {}
+    import optuna  # noqa: PLC0415 - an extra, and slow to load
+
+    from pursuit.proposers.search.samplers import quietly  # noqa: PLC0415 - it loads numpy and Optuna
+    from pursuit.proposers.search.space import Space  # noqa: PLC0415
+
+    space = Space(search.parameters)
+    with quietly():
+        study = optuna.create_study(storage=optuna.storages.InMemoryStorage(), study_name="report")
+    for args, value in known:
+        try:
+            params = space.to_optuna(args)
+        except (KeyError, ValueError):
+            continue  # a trial of another range: a redacted argument, or one that a schema changed
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=space.distributions, value=value))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            found = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=True)
+        except (ValueError, RuntimeError):
+            return {}
+    return {name: round(float(share), 4) for name, share in found.items()}

@@ -276,9 +276,9 @@ class Search(Proposer):
         if self._best is None:
             return Failed(f"{more.reason}, and {self._nothing()}", final=True)
         best = self._best[1]
-        if study.noisy and not self._shown:  # the best single result may be luck
+        if study.seen.noisy and not self._shown:  # the best single result may be luck
             best = {**self._search.args, **(study.best or best)}
-        elif study.noisy and self._tested is not None:
+        elif study.seen.noisy and self._tested is not None:
             best = self._tested[0]
         call = ToolCall(tool_name=tool, args=fitting(best, self._then))
         rationale = f"{tool} with the best arguments of {self._trials.made} trials{self._ignored()}"
@@ -345,7 +345,7 @@ class Search(Proposer):
         if self._confirming and self._wanted is not None:
             planned = [study.take(self._wanted.args) for _ in range(count)]
         elif self._again is not None:
-            planned = [study.take(self._again)]
+            planned = [study.take({name: one for name, one in self._again.items() if name not in self._search.args})]
         else:
             planned = [study.ask() for _ in range(count)]
         self._planned = (self._trials.made, [{**self._search.args, **args} for args in planned])
@@ -355,8 +355,9 @@ class Search(Proposer):
         """Tells the study the outcomes of an iteration's trials, in the order of their numbers."""
         if not ended:
             return
-        if self._planned[0] != ended[0].number:
-            self._recall(study, ended)
+        if self._planned[0] != ended[0].number:  # another process planned these trials
+            for trial in ended:
+                study.recall(trial.args)
         met: SearchTrial | None = None
         self._notice(ended)
         for trial in ended:
@@ -372,7 +373,7 @@ class Search(Proposer):
                 met = trial
         if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
             return  # the winner's second call was never made, so it still has to be
-        if self._search.then is not None and (study.noisy or not study.settled):
+        if self._search.then is not None and (study.seen.noisy or not study.seen.settled):
             self._again = self._retested(met, ended)
         else:
             self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
@@ -397,11 +398,7 @@ class Search(Proposer):
             # The last result counts for criteria without `confirm`.
             enough = len(fresh) >= needed and last is not None and last.met
             self._shown = self._tested is not None and enough
-        return None if self._tested is None or self._shown else self._searched(self._tested[0])
-
-    def _searched(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments without the fixed ones."""
-        return {name: one for name, one in args.items() if name not in self._search.args}
+        return None if self._tested is None or self._shown else self._tested[0]
 
     def _unseen(self, met: SearchTrial | None, last: SearchTrial, *, checkpoint: bool) -> Mapping[str, Any] | None:
         """The arguments to call once more: a criterion is decided over the last value, at a checkpoint.
@@ -418,12 +415,7 @@ class Search(Proposer):
             winner = self._best[1]
             self._shown = met is last and last.args == winner
             unseen = not self._shown
-        return self._searched(winner) if unseen else None
-
-    def _recall(self, study: Study, ended: Sequence[SearchTrial]) -> None:
-        """Brings the study to where it was when another process planned these trials."""
-        for trial in ended:
-            study.recall(trial.args)
+        return winner if unseen else None
 
     def _notice(self, ended: Sequence[SearchTrial]) -> None:
         """Notes which metrics are reported at all; the first report of one makes the trials before it incomparable."""

@@ -236,12 +236,12 @@ class Study:
         if self.kind == "surrogate":
             self._steady = Surrogate(self.seen, seed)
         elif self.kind == "auto":
-            with _silence():
+            with quietly():
                 self._steady = Mixed(Surrogate(self.seen, seed), seed, aimless=aimless)
         elif self.kind == "cmaes":
             self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
         self._points = Points.of(space, seed)
-        with _silence():
+        with quietly():
             first = self._steady or optuna.samplers.RandomSampler(seed=0)
             self._study = optuna.create_study(sampler=self._sampler(first))
 
@@ -254,16 +254,6 @@ class Study:
             self.ask()
         else:
             self.take(args)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether the same arguments give different results, as the mission says or as was seen."""
-        return self.seen.noisy
-
-    @property
-    def settled(self) -> bool:
-        """Whether that is known: the mission says so, or a point was measured twice."""
-        return self.seen.settled
 
     def ask(self) -> dict[str, Any]:
         """The searched arguments of the next trial."""
@@ -313,7 +303,7 @@ class Study:
     @property
     def left(self) -> int | None:
         """How many of them were never tried; None also with noise, where a second trial tells more."""
-        return None if self._points is None or self.noisy else self._points.left
+        return None if self._points is None or self.seen.noisy else self._points.left
 
     def _begun(self) -> dict[str, Any]:
         self._count += 1
@@ -401,7 +391,7 @@ def suited(space: Space) -> Sampler:
 
 
 @contextmanager
-def _silence() -> Generator[None]:
+def quietly() -> Generator[None]:
     """Suppresses Optuna's log line for each new study; the program's own verbosity is restored."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
