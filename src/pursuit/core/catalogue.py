@@ -115,11 +115,9 @@ class Catalogue:
         tool = self.tools.get(name)
         if tool is None:
             return [f"there is no tool {name!r}"]
-        if name in self._validators:
-            validator = self._validators[name]
-        else:
-            validator = self._validators[name] = self._compile(tool)
-        if validator is None:
+        if name not in self._validators:
+            self._validators[name] = self._compile(tool)
+        if (validator := self._validators[name]) is None:
             return []
         try:
             asked = msgspec.json.encode(arguments)

@@ -239,10 +239,6 @@ class DrivingPlace:
     """The kinds of other packages that an MCP client may name."""
 
 
-def _as_it_is(model: LanguageModel) -> LanguageModel:
-    return model
-
-
 async def _no_past(_after: int) -> Sequence[tuple[int, AnyEvent]]:
     return ()
 
@@ -264,7 +260,7 @@ class ProposerContext:
     mission: Mission
     mission_id: str = ""
     tools: Callable[[], Sequence[OfferedTool]] = tuple
-    record: Callable[[LanguageModel], LanguageModel] = _as_it_is
+    record: Callable[[LanguageModel], LanguageModel] = field(default=lambda model: model)
     past: Past = _no_past
     blob: Callable[[str], Awaitable[bytes | None]] = _no_blob
     compact: Callable[[ConversationCompacted], Awaitable[None]] | None = None

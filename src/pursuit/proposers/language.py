@@ -346,10 +346,6 @@ class OutOfBudget(Exception):
         self.cap = cap
 
 
-def _no_thinking(_settings: Mapping[str, Any]) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """The price of a model (None if it is not known), and the shortest answer that it can be asked for.
@@ -359,7 +355,7 @@ class Terms:
 
     price: Charge | None = None
     least_answer: int = 1
-    thinking: Callable[[Mapping[str, Any]], int] = _no_thinking
+    thinking: Callable[[Mapping[str, Any]], int] = field(default=lambda _settings: 0)
     window: int | None = None
     """How many tokens a request and its answer may have together; None if that is not known."""
 

@@ -411,7 +411,7 @@ class AgentWorkspace:
         left_out = [*(name.rstrip("/") for name in self.settings.link), *own, *embedded, *self._submodules]
         left_out += refused or ()
         # Git refuses a path that it ignores anyway, also where it is to be left out.
-        left_out = [name for name in left_out if not ignored.intersection(_with_parents(name))]
+        left_out = [name for name in left_out if not ignored.intersection(map(str, (name, *Path(name).parents)))]
         paths = "\0".join([".", *_left_out(left_out)])
         words = ("add", "-A", "--pathspec-from-file=-", "--pathspec-file-nul")
         add = partial(self._git, *words, index=index, work_tree=work_tree, given=os.fsencode(paths))
@@ -540,10 +540,6 @@ def _left_out(names: Iterable[str]) -> list[str]:
 
 async def _removed(place: Path) -> None:
     await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
-
-
-def _with_parents(name: str) -> list[str]:
-    return [name, *(str(one) for one in Path(name).parents)]
 
 
 async def run_git(words: Sequence[str], *, cwd: Path, environment: Mapping[str, str], given: bytes | None) -> bytes:

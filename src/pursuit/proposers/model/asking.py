@@ -258,16 +258,15 @@ class AskModel(ModelAsker):
         rationale = (said or why)[:LONGEST_RATIONALE] or None
         if not answer.calls:
             return Turn(rationale=rationale, ends=True, failed=self._empty(state, answer, said))
-        exchange = Exchange(iteration=request.iteration, attempt=request.attempt)
+        exchange, fault = Exchange(iteration=request.iteration, attempt=request.attempt), None
         script = next((one for one in answer.calls if one.name == SCRIPT), None)
         if script is not None and len(answer.calls) == 1 and state.open is None:
             source = (script.args or {}).get("script")
             fault = _script_fault(source)
             if fault is None:
                 return Turn(script=str(source), rationale=rationale)
-            return self._refused(exchange, answer, rationale, fault)
         calls = [
-            self._call(call, wanted_id(exchange, place, call), place)
+            self._call(call, wanted_id(exchange, place, call), place, fault)
             for place, call in enumerate(answer.calls)
             if call.name != NOTHING
         ]
@@ -281,26 +280,19 @@ class AskModel(ModelAsker):
             return []
         return [f"no tool was called, and text alone does nothing; call tools, or call {NOTHING}"]
 
-    def _refused(self, exchange: Exchange, answer: ModelAnswer, rationale: str | None, fault: str) -> Turn:
-        calls = [
-            AnswerCall(tool=call.name, args=call.args or {}, wanted_id=wanted_id(exchange, place, call), fault=fault)
-            for place, call in enumerate(answer.calls)
-        ]
-        return Turn(calls=calls, rationale=rationale)
-
-    def _call(self, call: WantedCall, wanted: str, place: int) -> AnswerCall:
+    def _call(self, call: WantedCall, wanted: str, place: int, fault: str | None) -> AnswerCall:
         meant = self._names.meant(call.name)
-        fault: str | None = None
+        own: str | None = None
         if place >= MOST_CALLS:
-            fault = f"at most {MOST_CALLS} calls are allowed at once"
+            own = f"at most {MOST_CALLS} calls are allowed at once"
         elif call.args is None:
-            fault = f"the arguments are not a JSON object: {(call.malformed or '')[:200]!r}"
+            own = f"the arguments are not a JSON object: {(call.malformed or '')[:200]!r}"
         elif call.name == SCRIPT:
-            fault = f"{SCRIPT} must be the only call, and the first of a turn"
+            own = f"{SCRIPT} must be the only call, and the first of a turn"
         elif meant is None:
             known = ", ".join(self._names.all()[:20])
-            fault = f"there is no tool {call.name[:100]!r}; the tools are {known}"
-        return AnswerCall(tool=meant or call.name or "?", args=call.args or {}, wanted_id=wanted, fault=fault)
+            own = f"there is no tool {call.name[:100]!r}; the tools are {known}"
+        return AnswerCall(tool=meant or call.name or "?", args=call.args or {}, wanted_id=wanted, fault=fault or own)
 
     # The window.
 

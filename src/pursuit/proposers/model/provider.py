@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -214,7 +214,8 @@ class ProviderModel:
         from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - loaded with the first model
         from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta  # noqa: PLC0415
 
-        hear = request.on_words or _unheard
+        hear: Callable[[str], None] = request.on_words or (lambda _words: None)
+        tells_its_end = self.name.startswith(("openai", "anthropic:"))  # their streams always say why they end
         with anyio.move_on_after(self.retries.stall) as limit:
             async with model_request_stream(
                 model, messages, model_settings=settings, model_request_parameters=parameters
@@ -230,7 +231,7 @@ class ProviderModel:
                         case _:
                             pass
                 response = stream.get()
-            if response.state != "complete" or (response.finish_reason is None and _tells_its_end(self.name)):
+            if response.state != "complete" or (response.finish_reason is None and tells_its_end):
                 raise _Again("the stream of the answer broke off", None, unknown=True)
             return response
         raise _Again(f"the stream of the answer stalled for {self.retries.stall:g} s", None, unknown=True)
@@ -355,15 +356,6 @@ def _another_called(request: ModelRequest, provider: str) -> bool:
         if isinstance(message, AssistantMessage) and (message.answer.native or {}).get("provider_name") != provider:
             return True
     return False
-
-
-def _unheard(_words: str) -> None:
-    """Words that are not shown."""
-
-
-def _tells_its_end(name: str) -> bool:
-    """Whether this provider's streams always say why they end."""
-    return name.startswith(("openai", "anthropic:"))
 
 
 class _Again(Exception):

@@ -102,7 +102,9 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
     required = [one for one in thresholds if one.required]
     limits = required if search.constraints is None else _named(search.constraints, thresholds, faults)
     objective, done = _objective(search, thresholds, limits, faults)
-    wanted = required or _named_success(search, limits, done)
+    wanted = required
+    if not required and (search.objective is None or done is not None):  # then the search's own limits are success
+        wanted = [*limits, *([] if done is None or done in limits else [done])]
     if objective is None and not limits and not faults:
         reason = f"nothing to search for: no objective, and no required metric_threshold whose source is {tool}"
         faults.append(Fault(field="proposer.objective", reason=reason))
@@ -114,15 +116,6 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
     one_sided = objective is not None and done is not None and objective.target is None
     target = objective.of(done.target) if one_sided and objective and done is not None else None
     return Aim(objective, rest, tuple(wanted), search.gives_way, target), faults
-
-
-def _named_success(
-    search: SearchProposer, limits: Sequence[MetricThreshold], done: MetricThreshold | None
-) -> Sequence[MetricThreshold]:
-    """If no criterion is required: the search's own limits, unless its objective has no target."""
-    if search.objective is not None and done is None:
-        return ()
-    return [*limits, *([] if done is None or done in limits else [done])]
 
 
 def _named(
