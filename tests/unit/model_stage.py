@@ -22,7 +22,7 @@ from pursuit.core.events import (
     WaitBegan,
 )
 from pursuit.core.state import MissionState
-from pursuit.proposers.model.asking import Patience
+from pursuit.proposers.language import Patience
 from pursuit.proposers.model.provider import Providers, Retries
 from pursuit.service import Service
 
