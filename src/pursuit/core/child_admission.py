@@ -117,7 +117,7 @@ def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) ->
     budget = args.get("budget")
     if isinstance(budget, Mapping) and wall_clock is not None:
         data["budget"] = {"max_wall_clock_seconds": wall_clock, **cast("Mapping[str, Any]", budget)}
-    if "proposer" not in args and parent.proposer.inherited:
+    if "proposer" not in args and parent.proposer.INHERITED:
         data["proposer"] = parent.proposer.model_dump(mode="json")
     if parent.policy is not None:
         data["policy"] = _policy(parent.policy, args.get("policy"), tools)
@@ -171,7 +171,7 @@ def _means(word: str, tool: str) -> bool:
 
 def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault]:
     given, parents = args.get("proposer"), state.mission.proposer
-    if given is None and not parents.inherited:
+    if given is None and not parents.INHERITED:
         return [Fault(field="proposer", reason="must be given: the parent has no model that the child could use")]
     kind = settings_type(given)
     if kind is None:

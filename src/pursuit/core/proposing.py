@@ -116,13 +116,13 @@ class ProposerSettings(InputModel):
     """Why a parent mission may not name it for a child; None if it may."""
     AUTHORS: ClassVar[str | None] = None
     """Why only a mission that the operator wrote may name it for a child; None if any may."""
-    asks_model: ClassVar[bool] = False
+    ASKS_MODEL: ClassVar[bool] = False
     """Whether it is a conversation with a language model."""
-    usage_known: ClassVar[bool] = True
+    USAGE_KNOWN: ClassVar[bool] = True
     """Whether tokens and cost of its requests are known, so that caps on them hold."""
-    repeats: ClassVar[bool] = False
+    REPEATS: ClassVar[bool] = False
     """Whether each iteration is the same call."""
-    inherited: ClassVar[bool] = False
+    INHERITED: ClassVar[bool] = False
     """Whether a child without a proposer has this one."""
 
     def facts(self) -> ProposerFacts:

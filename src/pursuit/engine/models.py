@@ -104,7 +104,7 @@ def offered(state: MissionState, host: UpstreamTools) -> list[OfferedTool]:
         for name in state.tools
         if (tool := host.get(name)) is not None
     ]
-    if not state.mission.proposer.asks_model:
+    if not state.mission.proposer.ASKS_MODEL:
         return found
     own = [tool for name, tool in OWN_TOOLS.items() if name not in state.tools]
     return [

@@ -182,7 +182,7 @@ class SameProposal(Proposer):
 
 
 class ModelAsker(Proposer):
-    """A proposer that holds a conversation with a language model; `ProposerSettings.asks_model` says so."""
+    """A proposer that holds a conversation with a language model; `ProposerSettings.ASKS_MODEL` says so."""
 
     @abstractmethod
     async def request(self, state: MissionState, *, said: str | None = None) -> ModelRequest:

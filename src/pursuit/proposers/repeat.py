@@ -16,7 +16,7 @@ from pursuit.proposers.contract import MissionAdmission, Proposer, ProposerConte
 class RepeatProposer(ProposerSettings):
     """The same call again and again."""
 
-    repeats: ClassVar[bool] = True
+    REPEATS: ClassVar[bool] = True
 
     kind: Literal["repeat"] = "repeat"
     tool_name: Name

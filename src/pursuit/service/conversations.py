@@ -199,7 +199,7 @@ class Conversations:
 
     async def _means(self, mission_id: str, state: MissionState) -> ProposerContext:
         settings = state.mission.proposer
-        if not settings.asks_model:
+        if not settings.ASKS_MODEL:
             raise InvalidArgument(f"{mission_id} has no language model: its proposer is {settings.kind}")
         tools = await self._tools(state)
         return ProposerContext(

@@ -69,7 +69,7 @@ def criteria_faults(mission: Mission, tools: Iterable[str]) -> list[Fault]:
 def _impossible_count(mission: Mission, criterion: AnyCriterion) -> str | None:
     """Why a number of calls or of matches can never be reached."""
     if isinstance(criterion, ToolCallSucceeded):
-        one_each = mission.proposer.repeats
+        one_each = mission.proposer.REPEATS
         for cap in ("max_tool_calls", "max_iterations") if one_each else ("max_tool_calls",):
             if -1 != (most := getattr(mission.budget, cap)) < criterion.min_count:
                 return f"min_count = {criterion.min_count} cannot be reached: budget.{cap} is {most}"
@@ -122,7 +122,7 @@ async def admit(
     mission = kind.complete(mission)
     own = {tool.qualified: tool for tool in kind.tools(settings)}
     own |= {SPAWN: SPAWN_TOOL} if mission.fleet is not None else {}
-    catalogue = await pool.catalogue(_servers(mission, pool, own.values()), reading=settings.asks_model)
+    catalogue = await pool.catalogue(_servers(mission, pool, own.values()), reading=settings.ASKS_MODEL)
     catalogue = replace(catalogue, tools={**catalogue.tools, **own})
     resolver = _MissionTools(mission, catalogue, checks, models, among)
     if mission.names_no_tools:
@@ -364,7 +364,7 @@ def _mixed_designs(mission: Mission, tools: Sequence[str]) -> list[str]:
     limits = [one for one in mission.criteria if isinstance(one, MetricThreshold) and one.required]
     sources = {name for one in limits for name in tools if _counts(one.source, name)}
     mixes = len(sources) > 1 or any(one.hold for one in limits)
-    if not mixes or len(limits) < 2 or all(o.same_call for o in limits) or mission.proposer.repeats:
+    if not mixes or len(limits) < 2 or all(o.same_call for o in limits) or mission.proposer.REPEATS:
         return []
     names = ", ".join(one.criterion_id for one in limits)
     return [

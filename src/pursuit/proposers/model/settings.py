@@ -31,7 +31,7 @@ class AskedProposer(ProposerSettings):
     """
 
     LEARNS: ClassVar[bool] = True
-    asks_model: ClassVar[bool] = True
+    ASKS_MODEL: ClassVar[bool] = True
 
     max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 4_096
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
@@ -69,7 +69,7 @@ class ModelProposer(AskedProposer):
     After repeated failures the models of `fallback` are asked. `settings` are passed to the provider.
     """
 
-    inherited: ClassVar[bool] = True
+    INHERITED: ClassVar[bool] = True
 
     kind: Literal["model"] = "model"
     model: ModelName
@@ -117,7 +117,7 @@ class SamplingProposer(AskedProposer):
 
     CHILDREN: ClassVar[str | None] = "a child has no client that could propose (sampling)"
     LENDS_MODEL: ClassVar[bool] = True
-    usage_known: ClassVar[bool] = False  # MCP does not say what a client's model uses
+    USAGE_KNOWN: ClassVar[bool] = False  # MCP does not say what a client's model uses
 
     kind: Literal["sampling"] = "sampling"
     model_preferences: Preferences | None = None

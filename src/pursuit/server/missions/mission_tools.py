@@ -426,7 +426,7 @@ class MissionTools:
         warnings = [*started.warnings]
         if sampling and not able:
             warnings.append("this client declares no sampling; the mission waits until one drives it that does")
-        if not proposer.usage_known and (mission.budget.max_tokens != NO_CAP or mission.budget.max_cost_usd != NO_CAP):
+        if not proposer.USAGE_KNOWN and (mission.budget.max_tokens != NO_CAP or mission.budget.max_cost_usd != NO_CAP):
             warnings.append(
                 "MCP does not say what a client's model uses up, so max_tokens and max_cost_usd are never reached by it"
             )
