@@ -464,9 +464,6 @@ class PostgresLedger:
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         """See `contract.Ledger.read`."""
         require_name(stream)
-        return await self._events(stream, after, limit)
-
-    async def _events(self, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
         found: list[StoredEvent] = []
         while limit is None or len(found) < limit:
             want = CHUNK if limit is None else min(CHUNK, limit - len(found))
@@ -519,7 +516,7 @@ class PostgresLedger:
     async def _follow(self, stream: str, after: int) -> AsyncGenerator[StoredEvent, None]:
         if self._watching is None and not self._closed:
             self._watching = asyncio.create_task(self._watch())
-        async for event in follow(self._bells, self._events, stream, after):
+        async for event in follow(self._bells, self.read, stream, after):
             yield event
 
     async def blob(self, digest: str) -> bytes | None:

@@ -132,19 +132,6 @@ class SqliteReads:
         self._connection = connection
         self._version = -1
 
-    async def events(self, stream: str, after: int, limit: int | None) -> list[StoredEvent]:
-        """The events with `seq > after`, in order."""
-        found: list[StoredEvent] = []
-        while limit is None or len(found) < limit:
-            want = CHUNK if limit is None else min(CHUNK, limit - len(found))
-            rows = self.all(_EVENTS, (stream, after, want))
-            found += [StoredEvent(stream, *row) for row in rows]
-            await anyio.lowlevel.checkpoint()
-            if len(rows) < want:
-                break
-            after = rows[-1][0]
-        return found
-
     def page(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
         """Streams by creation time, newest first."""
         rest, values = page_query(**wanted)
@@ -307,7 +294,16 @@ class SqliteLedger:
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         """See `contract.Ledger.read`."""
         require_name(stream)
-        return await self._reads.events(stream, after, limit)
+        found: list[StoredEvent] = []
+        while limit is None or len(found) < limit:
+            want = CHUNK if limit is None else min(CHUNK, limit - len(found))
+            rows = self._reads.all(_EVENTS, (stream, after, want))
+            found += [StoredEvent(stream, *row) for row in rows]
+            await anyio.lowlevel.checkpoint()
+            if len(rows) < want:
+                break
+            after = rows[-1][0]
+        return found
 
     async def row(self, stream: str) -> StreamRow | None:
         """See `contract.Ledger.row`."""
@@ -335,7 +331,7 @@ class SqliteLedger:
     def watch(self, stream: str, after: int = 0) -> AsyncGenerator[StoredEvent, None]:
         """See `contract.Ledger.watch`."""
         require_name(stream)
-        return follow(self._bells, self._reads.events, stream, after)
+        return follow(self._bells, self.read, stream, after)
 
     async def blob(self, digest: str) -> bytes | None:
         """See `contract.Ledger.blob`."""
