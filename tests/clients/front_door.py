@@ -188,3 +188,18 @@ def mcp1_python() -> Path:
     """The Python of an environment in which `mcp` is 1.30."""
     assert MCP1.exists(), f"{MCP1} is missing; `make test` sets it up"
     return MCP1
+
+
+def talked(house: House, python: Path, script: str, *words: str) -> Any:
+    """Runs a client of another environment and returns what it saw."""
+    done = subprocess.run(
+        [python, CLIENTS / script, *words],
+        cwd=house.folder,
+        env=house.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

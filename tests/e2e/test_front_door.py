@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import front_door
 import jsonschema
 import pytest
-from front_door import CLIENTS, TRANSPORTS, House, mcp1_python
+from front_door import TRANSPORTS, House, mcp1_python, talked
 from journey import AN_HOUR, CODES, TOOLS, Traveller, calls, journey
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -38,27 +37,17 @@ async def through_sdk(house: House, era: str, target: str) -> dict[str, Any]:
         }
 
 
-def through_one_thirty(house: House, target: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [mcp1_python(), CLIENTS / "mcp1_client.py", target, house.logs],
-        cwd=house.folder,
-        env=house.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
 @pytest.mark.guarantee("front-door-journey")
 @pytest.mark.parametrize(("which", "transport"), EVERY)
 async def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: Path) -> None:
     house = House(tmp_path, fresh=which == ONE_THIRTY)
     with house.target(transport) as target:
-        seen = through_one_thirty(house, target) if which == ONE_THIRTY else await through_sdk(house, which, target)
+        seen = (
+            talked(house, mcp1_python(), "mcp1_client.py", target, house.logs)
+            if which == ONE_THIRTY
+            else await through_sdk(house, which, target)
+        )
     assert seen["protocol"] == VERSIONS[which]
     assert seen["tools"].keys() == TOOLS == {name for name, _, _ in seen["answers"]}
     met: set[str] = set()

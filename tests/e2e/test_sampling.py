@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from front_door import CLIENTS, TRANSPORTS, House, mcp1_python
+from front_door import TRANSPORTS, House, mcp1_python, talked
 from mcp import Client
 from mcp_types import (
     CreateMessageResult,
@@ -72,20 +70,6 @@ async def through_sdk(era: str, target: str, mode: str) -> dict[str, Any]:
     return {"started": started, "answer": answer, "asked": asked}
 
 
-def through_one_thirty(house: House, target: str, mode: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [mcp1_python(), CLIENTS / "mcp1_sampling.py", target, mode],
-        cwd=house.folder,
-        env=house.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
 @pytest.mark.guarantee("clients-model-proposes")
 @pytest.mark.parametrize(("which", "transport", "mode"), EVERY)
@@ -95,7 +79,9 @@ async def test_the_model_of_every_client_completes_a_mission(
     house = House(tmp_path)
     with house.target(transport) as target:
         seen = (
-            through_one_thirty(house, target, mode) if which == ONE_THIRTY else await through_sdk(which, target, mode)
+            talked(house, mcp1_python(), "mcp1_sampling.py", target, mode)
+            if which == ONE_THIRTY
+            else await through_sdk(which, target, mode)
         )
     assert (seen["started"]["proposer"], seen["started"]["use_sampling"]) == ("sampling", True)
     assert seen["answer"]["status"] == "completed", seen["answer"]

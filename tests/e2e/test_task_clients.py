@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cli_stage import HTTP
-from front_door import CLIENTS, ROOT, House, Served, leaving_none, mcp1_python
+from front_door import ROOT, House, Served, leaving_none, mcp1_python, talked
 
 FASTMCP = ROOT / ".venv-fastmcp" / "bin" / "python"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -37,21 +37,6 @@ args = { log = "steps", ms = 700, gate = "gate" }
 def fastmcp_python() -> Path:
     assert FASTMCP.is_file(), "FastMCP 4 is missing; `make test` installs it"
     return FASTMCP
-
-
-def talked(house: House, python: Path, script: str, *words: str) -> Any:
-    """What a client of another environment saw."""
-    done = subprocess.run(
-        [python, CLIENTS / script, *words],
-        cwd=house.folder,
-        env=house.environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @contextmanager

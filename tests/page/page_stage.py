@@ -20,8 +20,6 @@ from pursuit.server.bind import HttpBinding
 from pursuit.server.http import serve_http
 from pursuit.server.tokens import Tokens
 
-VOID = {"meta", "link", "input", "br", "img", "line", "polyline", "rect"}
-
 
 @dataclass
 class Seen(HTMLParser):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from callers_stage import serving
-from gateway_stage import LEGACY, MODERN, Client, House, house, run, words
+from gateway_stage import LEGACY, MODERN, Client, House, house, words
 from public_servers import NODE, NODE_SERVERS
 from test_callers import WIPES
 from test_http_elicitation import agent
@@ -239,32 +239,29 @@ async def running(folder: Path, config: Configuration) -> AsyncIterator[Runtime]
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")
 @pytest.mark.parametrize(("given", "after"), [("once", "ok"), ("denied", "denied")])
-def test_during_a_mission_a_change_is_one_question_for_the_server_and_the_rest_goes_on(
+async def test_during_a_mission_a_change_is_one_question_for_the_server_and_the_rest_goes_on(
     tmp_path: Path, world: World, given: str, after: str
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path, configured(world)) as runtime:
-            started = (await runtime.runner.start(mission(*STEPS))).session_id
-            state = await runtime.runner.run(started)
-            assert state.waiting_for == "approval"
-            assert world.called == ["write", "turn"]
-            (asked,) = await approve(runtime, given)
-            assert asked.description.startswith("accept the changed tools of server world?")
-            shown = [line for line in asked.description.splitlines() if line.startswith(("changed", "added"))]
-            assert shown == ["changed write", "changed other", "added more"]
-            await runtime.runner.run(started)
-            expected = [("write", "ok"), ("turn", "ok"), ("write", after), ("other", after), ("turn", "ok")]
-            assert await outcomes(runtime, started) == [*expected, ("write", after)]
-            assert await approve(runtime) == []
-            accepted = [line for line in await runtime.runner.audit.lines() if "accepts" in line.get("arguments", {})]
-            assert [line["arguments"]["accepts"]["server"] for line in accepted] == ["world"]
-            events = [decode_pin(one.body) for one in await runtime.runner.ledger.read(PINS)]
-            pinned = [(event.how, sorted(event.tools)) for event in events if hasattr(event, "how")]  # type: ignore[union-attr]
-            first = ("first", ["other", "turn", "write"])
-            assert pinned == ([first, ("accepted", ["more", "other", "write"])] if after == "ok" else [first])
-            assert (await runtime.runner.verify()).ok
-
-    run(main)
+    async with running(tmp_path, configured(world)) as runtime:
+        started = (await runtime.runner.start(mission(*STEPS))).session_id
+        state = await runtime.runner.run(started)
+        assert state.waiting_for == "approval"
+        assert world.called == ["write", "turn"]
+        (asked,) = await approve(runtime, given)
+        assert asked.description.startswith("accept the changed tools of server world?")
+        shown = [line for line in asked.description.splitlines() if line.startswith(("changed", "added"))]
+        assert shown == ["changed write", "changed other", "added more"]
+        await runtime.runner.run(started)
+        expected = [("write", "ok"), ("turn", "ok"), ("write", after), ("other", after), ("turn", "ok")]
+        assert await outcomes(runtime, started) == [*expected, ("write", after)]
+        assert await approve(runtime) == []
+        accepted = [line for line in await runtime.runner.audit.lines() if "accepts" in line.get("arguments", {})]
+        assert [line["arguments"]["accepts"]["server"] for line in accepted] == ["world"]
+        events = [decode_pin(one.body) for one in await runtime.runner.ledger.read(PINS)]
+        pinned = [(event.how, sorted(event.tools)) for event in events if hasattr(event, "how")]  # type: ignore[union-attr]
+        first = ("first", ["other", "turn", "write"])
+        assert pinned == ([first, ("accepted", ["more", "other", "write"])] if after == "ok" else [first])
+        assert (await runtime.runner.verify()).ok
 
 
 @pytest.mark.guarantee("changed-tools-lose-their-grants")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_stage import LEGACY, hostile, house, run, words
+from gateway_stage import LEGACY, hostile, house, words
 from workspace import Victim
 
 from pursuit import Runtime
@@ -71,7 +71,7 @@ SCHEDULE = 'state = "state/my.db"\n[schedule.night]\ncron = "0 3 * * *"\nmission
 
 
 @pytest.mark.guarantee("no-folder-rule-covers-our-own-files")
-def test_a_rule_with_a_folder_covers_no_file_that_decides_what_may_be_done(
+async def test_a_rule_with_a_folder_covers_no_file_that_decides_what_may_be_done(
     victim: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PURSUIT_TRUST", "1")
@@ -82,22 +82,18 @@ def test_a_rule_with_a_folder_covers_no_file_that_decides_what_may_be_done(
     # Reading is allowed without a rule; a rule that allows takes nothing away.
     under = 'arguments = { key = { under = ".." } }\n'
     path = victim.write("pursuit.toml", f"{SCHEDULE}{rule}{under}{recorder}tools.look.read_only = true\n")
+    async with Runtime(config=path) as runtime:
 
-    async def main() -> None:
-        async with Runtime(config=path) as runtime:
+        async def refused(tool: str, given: str) -> bool:
+            try:
+                await runtime.toolbox.call(f"files.{tool}", {"key": given.replace("ROOT", str(path.parent))})
+            except PolicyDenied as error:
+                assert "no rule with under allows" in error.message
+                return True
+            return False
 
-            async def refused(tool: str, given: str) -> bool:
-                try:
-                    await runtime.toolbox.call(f"files.{tool}", {"key": given.replace("ROOT", str(path.parent))})
-                except PolicyDenied as error:
-                    assert "no rule with under allows" in error.message
-                    return True
-                return False
-
-            assert [given for given in (*OTHERS, *OWN) if await refused("step", given)] == OWN
-            assert [given for given in ("pursuit.toml", ".", "..") if await refused("look", given)] == []
-
-    run(main)
+        assert [given for given in (*OTHERS, *OWN) if await refused("step", given)] == OWN
+        assert [given for given in ("pursuit.toml", ".", "..") if await refused("look", given)] == []
 
 
 def test_a_glob_over_our_own_files_is_warned_about_at_the_start(
@@ -136,20 +132,17 @@ LONG: dict[str, Any] = {
     ],
     ids=["deny", "allow"],
 )
-def test_what_a_client_sends_costs_a_bounded_number_of_characters(
+async def test_what_a_client_sends_costs_a_bounded_number_of_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: OperatorPolicy, said: str
 ) -> None:
     read = _counted(monkeypatch)
 
-    async def main() -> None:
-        async with house(tmp_path, hostile(), policy=policy) as stage:
-            client = await stage.client(LEGACY)
-            for name, value in LONG.items():
-                answer = words(await client.call("echo", {"path": value}))
-                assert said in answer and "has more than 65,536 characters" in answer, (name, answer[:300])
-            assert not (await client.call("echo", {"path": "/tmp/x"})).get("isError")
-
-    run(main)
+    async with house(tmp_path, hostile(), policy=policy) as stage:
+        client = await stage.client(LEGACY)
+        for name, value in LONG.items():
+            answer = words(await client.call("echo", {"path": value}))
+            assert said in answer and "has more than 65,536 characters" in answer, (name, answer[:300])
+        assert not (await client.call("echo", {"path": "/tmp/x"})).get("isError")
     assert sum(read) < 65_536, "nothing of it was read"
 
 

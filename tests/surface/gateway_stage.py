@@ -235,14 +235,6 @@ async def house(
         tasks.cancel_scope.cancel()
 
 
-def run(main: Callable[[], Awaitable[Any]]) -> Any:
-    async def bounded() -> Any:
-        with anyio.fail_after(120):
-            return await main()
-
-    return anyio.run(bounded)
-
-
 def asked_of(log: Path, method: str) -> Sequence[Message]:
     """What a server with a log was asked."""
     return [one for line in log.read_text().splitlines() if (one := json.loads(line)).get("method") == method]

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("quick_python")
 
 Act = Callable[[Place], str]
 ASKS = '[policy]\nmode = "ask"\n'
-EVALUATE = "{ h = 0.5, l = 3.0, t = 5.0, b = 0.6 }"
 
 
 def said(*words: object, code: int = 2, **files: str) -> Act:

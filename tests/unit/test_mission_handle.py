@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import mission, play, proposal, repeat, replay, script, stage
+from engine_stage import mission, proposal, repeat, replay, script, stage
 
 import pursuit
 from pursuit import Budget, MissionHandle, Proposal, Report, Runtime, ToolCall, metric, tool
@@ -50,22 +50,19 @@ async def test_a_program_drives_step_by_step(tmp_path: Path) -> None:
         assert len((await other.iterate(3))["iterations"]) == 3
 
 
-def test_result_waits_for_another_runtime_and_never_drives(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, count) as here, stage(tmp_path, count) as there, anyio.create_task_group() as tasks:
-            handle = await here.start(mission(proposer=repeat("count")))
-            reports: list[Report] = []
+async def test_result_waits_for_another_runtime_and_never_drives(tmp_path: Path) -> None:
+    async with stage(tmp_path, count) as here, stage(tmp_path, count) as there, anyio.create_task_group() as tasks:
+        handle = await here.start(mission(proposer=repeat("count")))
+        reports: list[Report] = []
 
-            async def wait() -> None:
-                reports.append(await handle.result())
+        async def wait() -> None:
+            reports.append(await handle.result())
 
-            tasks.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
-            assert not reports and (await handle.status())["iteration_count"] == 0
-            await there.mission(handle.mission_id).run()
-        assert [report.status for report in reports] == ["terminated"]
-
-    play(scene)
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        assert not reports and (await handle.status())["iteration_count"] == 0
+        await there.mission(handle.mission_id).run()
+    assert [report.status for report in reports] == ["terminated"]
 
 
 async def test_events_are_all_events_until_the_end_also_of_a_mission_that_was_extended(tmp_path: Path) -> None:

@@ -15,8 +15,6 @@ from pursuit.core.mission import Mission
 from pursuit.proposers.search.objective import Objective, aim_of
 from pursuit.proposers.search.settings import Parameter, SearchProposer
 
-PAIR = {"low": 0, "high": 1}
-
 
 class Grade(Enum):
     SOFT = "soft"
