@@ -57,180 +57,111 @@ facts = st.builds(
 )
 verdicts = st.sampled_from(["continue", "adjust", "complete", "terminate"])
 reasons = st.sampled_from(["criteria_met", "no_progress", "in_progress", *sorted(BY_REASON)])
-said = {"at": at, "by": word, "reason": maybe}
 CREATED = ev.MissionCreated(at=1.0, mission=mission_data(criteria=[threshold()]), tools=["lab.run"])
 
 asked = st.sampled_from(["a1", "a2"])
+planned = st.builds(ev.PlannedCall, call_id=call_ids, tool=word, args=objects)
+faulty = st.builds(ev.PlannedCall, call_id=call_ids, tool=word, args=objects, fault=maybe)
+wanted = st.builds(ev.WantedCall, name=word, args=st.none() | objects, malformed=maybe)
+answers = st.builds(ev.ModelAnswer, calls=st.lists(wanted, max_size=2), text=word, cost_usd=st.none() | seconds)
+# What fields of these names are in every event that has them, unless the event says otherwise below.
+COMMON: dict[str, st.SearchStrategy[Any]] = {
+    "approval_id": asked,
+    "args": objects,
+    "at": at,
+    "attempt": st.integers(1, 3),
+    "blob": maybe,
+    "by": word,
+    "call_id": call_ids,
+    "calls": st.lists(planned, max_size=2),
+    "digest": word,
+    "elapsed": seconds,
+    "error": maybe,
+    "events": sightings,
+    "iteration": count,
+    "order": count,
+    "rationale": maybe,
+    "reason": maybe,
+    "tool": word,
+}
+FIELDS: dict[type[Event], dict[str, st.SearchStrategy[Any]]] = {
+    ev.MissionCreated: {"mission": objects, "tools": st.lists(word), "warnings": st.lists(word), "file": maybe},
+    ev.RunClaimed: {"run": word, "pid": count, "host": word, "iterations": st.none() | st.integers(1, 9)},
+    ev.ConversationBegan: {"system": word, "first": word, "window": count},
+    ev.ModelAsked: {
+        "attempt": count,
+        "model": word,
+        "said": word,
+        "estimate": count,
+        "purpose": st.sampled_from(["turn", "summary"]),
+    },
+    ev.TurnContinued: {"calls": st.lists(faulty, max_size=2), "ends": st.booleans()},
+    ev.ConversationCompacted: {"replaced": count, "summary": word, "trimmed": st.lists(call_ids)},
+    ev.ModelAnswered: {
+        "attempt": count,
+        "answer": st.none() | answers,
+        "tokens": count,
+        "cost_usd": st.none() | seconds,
+    },
+    ev.IterationProposed: {
+        "proposer": word,
+        "script": maybe,
+        "own_script": st.booleans(),
+        "failed": st.lists(word, max_size=2),
+    },
+    ev.CallIntended: {
+        "purpose": st.sampled_from(["proposal", "script", "check"]),
+        "criterion_id": maybe,
+        "repeatable": st.booleans(),
+    },
+    ev.CallSettled: {
+        "outcome": st.sampled_from(["ok", "failed", "timed_out", "cancelled", "unknown"]),
+        "result": json_values,
+        "preview": maybe,
+        "metrics": metrics,
+        "seconds": seconds,
+    },
+    ev.CallRefused: {"outcome": st.sampled_from(["denied", "skipped", "failed"]), "reason": word},
+    ev.ScriptEnded: {"memory": st.none() | objects, "observed": metrics, "printed": word, "claimed": st.booleans()},
+    ev.IterationEnded: {
+        "verdict": verdicts,
+        "reason": reasons,
+        "facts": facts,
+        "criteria": st.lists(results, max_size=2),
+    },
+    ev.ProposerRemembered: {"kind": word, "data": st.dictionaries(word, count)},
+    ev.MissionWarned: {"code": st.just("metric_missing"), "message": word, "criteria": st.lists(word)},
+    ev.WaitBegan: {
+        "waiting_for": st.sampled_from(["approval", "input", "task", "proposal", "pace", "budget"]),
+        "detail": maybe,
+        "until": st.none() | at,
+    },
+    ev.MissionFailed: {"error": word, "trace": word},
+    ev.MissionEnded: {
+        "status": st.sampled_from(["completed", "terminated"]),
+        "verdict": st.sampled_from(["complete", "terminate"]),
+        "reason": reasons,
+    },
+    ev.ReportWritten: {},
+    ev.MissionPaused: {},
+    ev.MissionResumed: {},
+    ev.AbortOrdered: {},
+    ev.CompletionOrdered: {},
+    ev.BudgetExtended: {"caps": st.dictionaries(st.sampled_from(["max_iterations", "max_tokens"]), seconds)},
+    ev.ApprovalAsked: {
+        "call_id": word,
+        "args": st.just({"x": 1}),
+        "description": word,
+        "reason": word,
+        "until": seconds,
+    },
+    ev.ApprovalExpired: {},
+    ev.ApprovalAnswered: {"answer": st.sampled_from(["once", "arguments", "mission", "denied"])},
+    ev.ApprovalShown: {"person": word},
+}
 STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
-    ev.MissionCreated: st.builds(
-        ev.MissionCreated, at=at, mission=objects, tools=st.lists(word), warnings=st.lists(word), file=maybe
-    ),
-    ev.RunClaimed: st.builds(
-        ev.RunClaimed, at=at, run=word, pid=count, host=word, iterations=st.none() | st.integers(1, 9)
-    ),
-    ev.ConversationBegan: st.builds(ev.ConversationBegan, at=at, system=word, first=word, window=count),
-    ev.ModelAsked: st.builds(
-        ev.ModelAsked,
-        at=at,
-        iteration=count,
-        attempt=count,
-        model=word,
-        digest=word,
-        said=word,
-        estimate=count,
-        purpose=st.sampled_from(["turn", "summary"]),
-    ),
-    ev.TurnContinued: st.builds(
-        ev.TurnContinued,
-        at=at,
-        iteration=count,
-        calls=st.lists(st.builds(ev.PlannedCall, call_id=call_ids, tool=word, args=objects, fault=maybe), max_size=2),
-        rationale=maybe,
-        ends=st.booleans(),
-    ),
-    ev.ConversationCompacted: st.builds(
-        ev.ConversationCompacted, at=at, iteration=count, replaced=count, summary=word, trimmed=st.lists(call_ids)
-    ),
-    ev.ModelAnswered: st.builds(
-        ev.ModelAnswered,
-        at=at,
-        iteration=count,
-        attempt=count,
-        answer=st.none()
-        | st.builds(
-            ev.ModelAnswer,
-            calls=st.lists(st.builds(ev.WantedCall, name=word, args=st.none() | objects, malformed=maybe), max_size=2),
-            text=word,
-            cost_usd=st.none() | seconds,
-        ),
-        blob=maybe,
-        error=maybe,
-        tokens=count,
-        cost_usd=st.none() | seconds,
-        elapsed=seconds,
-    ),
-    ev.IterationProposed: st.builds(
-        ev.IterationProposed,
-        at=at,
-        iteration=count,
-        proposer=word,
-        calls=st.lists(st.builds(ev.PlannedCall, call_id=call_ids, tool=word, args=objects), max_size=2),
-        script=maybe,
-        own_script=st.booleans(),
-        rationale=maybe,
-        failed=st.lists(word, max_size=2),
-    ),
-    ev.CallIntended: st.builds(
-        ev.CallIntended,
-        at=at,
-        call_id=call_ids,
-        iteration=count,
-        tool=word,
-        args=objects,
-        purpose=st.sampled_from(["proposal", "script", "check"]),
-        order=count,
-        attempt=st.integers(1, 3),
-        criterion_id=maybe,
-        repeatable=st.booleans(),
-    ),
-    ev.CallSettled: st.builds(
-        ev.CallSettled,
-        at=at,
-        call_id=call_ids,
-        iteration=count,
-        outcome=st.sampled_from(["ok", "failed", "timed_out", "cancelled", "unknown"]),
-        result=json_values,
-        blob=maybe,
-        preview=maybe,
-        digest=word,
-        error=maybe,
-        metrics=metrics,
-        events=sightings,
-        seconds=seconds,
-        elapsed=seconds,
-    ),
-    ev.CallRefused: st.builds(
-        ev.CallRefused,
-        at=at,
-        call_id=call_ids,
-        iteration=count,
-        tool=word,
-        args=objects,
-        outcome=st.sampled_from(["denied", "skipped", "failed"]),
-        reason=word,
-        order=count,
-    ),
-    ev.ScriptEnded: st.builds(
-        ev.ScriptEnded,
-        at=at,
-        iteration=count,
-        memory=st.none() | objects,
-        observed=metrics,
-        events=sightings,
-        error=maybe,
-        printed=word,
-        claimed=st.booleans(),
-    ),
-    ev.IterationEnded: st.builds(
-        ev.IterationEnded,
-        at=at,
-        iteration=count,
-        verdict=verdicts,
-        reason=reasons,
-        facts=facts,
-        rationale=maybe,
-        criteria=st.lists(results, max_size=2),
-        elapsed=seconds,
-    ),
-    ev.ProposerRemembered: st.builds(ev.ProposerRemembered, at=at, kind=word, data=st.dictionaries(word, count)),
-    ev.MissionWarned: st.builds(
-        ev.MissionWarned, at=at, iteration=count, code=st.just("metric_missing"), message=word, criteria=st.lists(word)
-    ),
-    ev.WaitBegan: st.builds(
-        ev.WaitBegan,
-        at=at,
-        waiting_for=st.sampled_from(["approval", "input", "task", "proposal", "pace", "budget"]),
-        detail=maybe,
-        until=st.none() | at,
-        elapsed=seconds,
-    ),
-    ev.MissionFailed: st.builds(ev.MissionFailed, at=at, error=word, trace=word, elapsed=seconds),
-    ev.MissionEnded: st.builds(
-        ev.MissionEnded,
-        at=at,
-        status=st.sampled_from(["completed", "terminated"]),
-        verdict=st.sampled_from(["complete", "terminate"]),
-        reason=reasons,
-        elapsed=seconds,
-    ),
-    ev.ReportWritten: st.builds(ev.ReportWritten, at=at, digest=word),
-    ev.MissionPaused: st.builds(ev.MissionPaused, **said),
-    ev.MissionResumed: st.builds(ev.MissionResumed, **said),
-    ev.AbortOrdered: st.builds(ev.AbortOrdered, **said),
-    ev.CompletionOrdered: st.builds(ev.CompletionOrdered, **said),
-    ev.BudgetExtended: st.builds(
-        ev.BudgetExtended, **said, caps=st.dictionaries(st.sampled_from(["max_iterations", "max_tokens"]), seconds)
-    ),
-    ev.ApprovalAsked: st.builds(
-        ev.ApprovalAsked,
-        at=at,
-        approval_id=asked,
-        call_id=word,
-        iteration=count,
-        tool=word,
-        args=st.just({"x": 1}),
-        description=word,
-        reason=word,
-        until=seconds,
-    ),
-    ev.ApprovalExpired: st.builds(ev.ApprovalExpired, at=at, approval_id=asked),
-    ev.ApprovalAnswered: st.builds(
-        ev.ApprovalAnswered,
-        **said,
-        approval_id=asked,
-        answer=st.sampled_from(["once", "arguments", "mission", "denied"]),
-    ),
-    ev.ApprovalShown: st.builds(ev.ApprovalShown, **said, approval_id=asked, person=word),
+    kind: st.builds(kind, **{name: drawn for name, drawn in COMMON.items() if name in kind.__struct_fields__} | fields)
+    for kind, fields in FIELDS.items()
 }
 WORDS = [
     ev.MissionPaused,
