@@ -40,7 +40,7 @@ from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.journal import States
 from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
-from pursuit.ledger.contract import LEASE_SECONDS, Ledger, Verification
+from pursuit.ledger.contract import LEASE_SECONDS, Ledger, TaskStore, Verification
 from pursuit.ledger.opening import open_ledger, open_placement
 from pursuit.ledger.placement import CHECK, CODE, Placement
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
@@ -61,8 +61,9 @@ from pursuit.service.tracking import open_tracking
 from pursuit.tasks.calls import HostedCalls
 from pursuit.tasks.host import MACHINE_WAIT
 from pursuit.tasks.limits import DAY, TaskLimits
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import LedgerWithTasks, TaskRecords
 from pursuit.upstream.host import ToolHost
+from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.pool import Pool, Reloaded
 
@@ -251,6 +252,10 @@ class MissionHandle:
         await self._runtime.use_servers_of(self.mission_id)
         return await self._runtime.runner.iterate(self.mission_id, iterations=iterations, proposal=proposal)
 
+    async def place(self) -> bool:
+        """Leaves the mission to the workers of the placement; False if it has nothing to do, or none can drive it."""
+        return await self._runtime.runner.place(self.mission_id)
+
     async def result(self) -> Report:
         """Waits until the mission has ended, whichever process drives it. It never drives."""
         with self._runtime.runner.ledger.bell(self.mission_id) as bell:
@@ -323,6 +328,9 @@ class Runtime:
     `caller` for what this runtime is asked to do. `mode` (auto, ask or never) overrides the configuration's. With
     `only`, this mission and its children are the only missions; any other is unknown.
 
+    `placement`, `task_store` and `traits` replace the built-in ports (`pursuit.ports`); the program closes its own.
+    `clock` is the engine's.
+
     A configuration or mission file by its path must be trusted (`config/trust.py`); a loaded `Configuration` is the
     program's own.
     """
@@ -337,8 +345,16 @@ class Runtime:
         caller: Caller = OPERATOR,
         mode: Mode | None = None,
         only: str | None = None,
+        placement: Placement | None = None,
+        task_store: TaskStore | None = None,
+        traits: ToolTraits = KNOWN_TRAITS,
+        clock: Clock | None = None,
     ) -> None:
         self.only = only
+        self._task_store = task_store
+        self._traits = traits
+        self._clock = clock or SystemClock()
+        self._placement = placement
         self._state = state
         self._config = config
         self._path: Path | None = None
@@ -357,7 +373,7 @@ class Runtime:
         self.tasks: Tasks
         self.state_path: Path
         self.placement: Placement | None = None
-        """Who hands missions to workers, on a ledger that several machines share."""
+        """Who hands missions to workers: the one that was given, or that of a ledger that several machines share."""
         self.model: str | None = None
         """The language model that proposes if a client names no proposer."""
         self.notifier: Notifier | None = None
@@ -386,15 +402,17 @@ class Runtime:
             self._settings = configuration.settings
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
-            self.placement = self._open_placement(self.state_path)
-            if self.placement is not None:
+            if self._task_store is not None:
+                ledger = LedgerWithTasks(ledger, self._task_store)
+            self.placement = self._placement or self._open_placement(self.state_path)
+            if self.placement is not None and self._placement is None:
                 stack.push_async_callback(self.placement.close)
-            clock = SystemClock()
+            clock = self._clock
             if configuration.notify is not None:
                 from pursuit.service.notifications import Notifier  # noqa: PLC0415 - few configurations have it
 
                 self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
-            pins = Pins(ledger, clock.now)
+            pins = Pins(ledger, clock.now, self._traits)
             if self.only is not None:
                 ledger = await _scoped(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
@@ -405,7 +423,7 @@ class Runtime:
             log_megabytes = configuration.settings.get("task_log_mb")
             self.tasks = await stack.enter_async_context(
                 Tasks(
-                    TaskStore(ledger, limits=task_limits(configuration.settings, limits)),
+                    TaskRecords(ledger, limits=task_limits(configuration.settings, limits), now=clock.now),
                     self.state_path.absolute().parent / "tasks",
                     audit=audit,
                     commands=configuration.commands,
@@ -417,7 +435,13 @@ class Runtime:
                 )
             )
             self._pool = await stack.enter_async_context(
-                Pool(self._configured, self._in_process(configuration), network=configuration.policy.network, pins=pins)
+                Pool(
+                    self._configured,
+                    self._in_process(configuration),
+                    network=configuration.policy.network,
+                    pins=pins,
+                    traits=self._traits,
+                )
             )
             self._pool.serves_http = self.serves_http
             self._later = HostedCalls(self.tasks.host, self._upstream, self.tasks.tail)

@@ -24,13 +24,14 @@ from pursuit.config.files import locate_state
 from pursuit.core.events import CallSettled, RunClaimed
 from pursuit.engine.driver import RunOrder
 from pursuit.errors import InvalidArgument, LedgerUnavailable
-from pursuit.ledger.placement import Again, Job, Requirements, WorkerRow
+from pursuit.ledger.placement import Again, Job, Requirements
 from pursuit.ledger.postgres import PostgresLedger
 from pursuit.ledger.postgres_schema import Link, migrate_up
 from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.service.run_loop import background_runs
+from pursuit.testing import RecordingWorker
 
 pytestmark = pytest.mark.usefixtures("own_data")
 
@@ -40,37 +41,6 @@ ANY_QUEUE = Requirements()
 @pytest.fixture
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-
-
-class Recorder:
-    """A worker that notes its jobs."""
-
-    def __init__(self, name: str = "w", *, queues: tuple[str, ...] = ("default",), most: int | None = None) -> None:
-        self.name, self.queues, self.most = name, queues, most
-        self.jobs: list[str] = []
-        self.stopping = anyio.Event()
-        self.answers: dict[str, Again] = {}
-
-    def about(self) -> WorkerRow:
-        return WorkerRow(
-            name=self.name,
-            host="h",
-            pid=1,
-            version="0",
-            queues=self.queues,
-            servers=(),
-            concurrency=1,
-            lease_seconds=1,
-        )
-
-    def serves(self, needs: Requirements) -> bool:
-        return needs.queue in self.queues
-
-    async def work(self, job: Job) -> Again | None:
-        self.jobs.append(job.key)
-        if len(self.jobs) == self.most:
-            self.stopping.set()
-        return self.answers.pop(job.key, None)
 
 
 @asynccontextmanager
@@ -89,7 +59,7 @@ async def test_a_key_is_one_job_and_the_sooner_time_counts(new_database: NewData
         await placement.enqueue("b", ANY_QUEUE, delay=1_000)
         assert (await placement.health()).queued == 2
         await placement.enqueue("a", ANY_QUEUE)
-        one = Recorder(most=3)
+        one = RecordingWorker(most=3)
         one.answers["a"] = Again(0.0)
         await placement.run(one, 1)
         assert one.jobs == ["b", "a", "a"]
@@ -101,14 +71,14 @@ async def test_a_mission_that_is_not_free_yet_keeps_its_turn(new_database: NewDa
     async with queue(new_database()) as placement:
         for key in "abc":
             await placement.enqueue(key, ANY_QUEUE)
-        one = Recorder(most=4)
+        one = RecordingWorker(most=4)
         one.answers["a"] = Again(0.0, attempts=1)
         await placement.run(one, 1)
         assert one.jobs == ["a", "a", "b", "c"]
 
 
 async def test_missions_that_come_back_from_a_wait_starve_no_other_one(new_database: NewDatabase) -> None:
-    class Paced(Recorder):
+    class Paced(RecordingWorker):
         async def work(self, job: Job) -> Again | None:
             await super().work(job)
             return Again(0.001) if job.key.startswith("paced") else None
@@ -134,16 +104,16 @@ async def test_a_caller_with_a_thousand_jobs_delays_another_by_one(new_database:
                 "SELECT -n, entrypoint, convert_to('a' || n, 'UTF8'), 'a' || n, headers, 'queued' "
                 "FROM pursuit_queue.jobs, generate_series(1, 999) n"
             )
-        await placement.run(Recorder(most=3), 1)
+        await placement.run(RecordingWorker(most=3), 1)
         await placement.enqueue("a1000", ANY_QUEUE, caller="a")
         await placement.enqueue("b0", ANY_QUEUE, caller="b")
         await placement.enqueue("b1", ANY_QUEUE, caller="b")
-        one = Recorder(most=4)
+        one = RecordingWorker(most=4)
         await placement.run(one, 1)
         assert one.jobs == ["a3", "b0", "a4", "b1"]
 
 
-class Held(Recorder):
+class Held(RecordingWorker):
     """A worker whose jobs last until they are let go."""
 
     def __init__(self, most: int) -> None:
@@ -194,7 +164,7 @@ async def test_a_caller_alone_gets_all_its_jobs_done_on_a_small_worker(
     async with queue(new_database()) as placement:
         for key in "abcd":
             await placement.enqueue(key, ANY_QUEUE, caller="one")
-        one = Recorder(most=4)
+        one = RecordingWorker(most=4)
         await placement.run(one, concurrency)
         assert one.jobs == ["a", "b", "c", "d"]
 
@@ -210,7 +180,7 @@ async def test_a_job_of_a_release_that_chose_by_requirements_alone_runs_in_its_t
             )
             await placement.enqueue("a3", ANY_QUEUE, caller="a")
             await placement.enqueue("b0", ANY_QUEUE, caller="b")
-            one = Recorder(most=5)
+            one = RecordingWorker(most=5)
             one.answers["a0"] = Again(1_000.0)
             await placement.run(one, 1)
             assert one.jobs == ["a0", "b0", "a1", "a2", "a3"]
@@ -226,7 +196,7 @@ async def test_a_worker_takes_another_job_while_the_next_one_goes_to_another_wor
             await placement.enqueue(caller, ANY_QUEUE, caller=caller)
         with psycopg.connect(address) as connection:
             connection.execute("SELECT 1 FROM pursuit_queue.jobs WHERE dedupe_key = 'a' FOR UPDATE")
-            one = Recorder(most=1)
+            one = RecordingWorker(most=1)
             await placement.run(one, 1)
             assert one.jobs == ["b"]
 
@@ -245,13 +215,13 @@ async def test_a_job_goes_to_a_worker_that_has_what_it_needs_and_an_order_to_the
             )
             connection.execute(
                 "INSERT INTO pursuit_queue.workers VALUES ('newer', %s, now() - interval '1 hour')",
-                (json.dumps({**asdict(Recorder("newer").about()), "colour": ["red"], "heartbeat": 10}),),
+                (json.dumps({**asdict(RecordingWorker("newer").about()), "colour": ["red"], "heartbeat": 10}),),
             )
             connection.execute(
                 "INSERT INTO pursuit_queue.workers VALUES ('slow', %s, now() - interval '10 s')",
-                (json.dumps({**asdict(Recorder("slow", queues=()).about()), "heartbeat": 10}),),
+                (json.dumps({**asdict(RecordingWorker("slow", queues=()).about()), "heartbeat": 10}),),
             )
-        one, two = Recorder("one", most=1), Recorder("two", queues=("gpu",), most=2)
+        one, two = RecordingWorker("one", most=1), RecordingWorker("two", queues=("gpu",), most=2)
         health = await placement.health()
         assert [one.name for one in health.live] == ["slow"], "its own heartbeat counts"
         assert health.why_unplaced(gpu) == "no live worker can drive it: the nearest one lacks queue gpu"
@@ -275,7 +245,7 @@ async def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement
     monkeypatch.setattr(psycopg.AsyncRawCursor, "execute", counted)
     address = new_database()
     async with queue(address) as placement, anyio.create_task_group() as tasks:
-        one = Recorder()
+        one = RecordingWorker()
         tasks.start_soon(placement.run, one, 1)
         while not (await placement.health()).workers:
             await anyio.sleep(0.01)
@@ -301,7 +271,7 @@ async def test_a_worker_survives_lost_connections_and_a_look_costs_one_statement
 
 async def test_a_worker_that_cannot_remove_old_rows_still_announces_itself(new_database: NewDatabase) -> None:
     address = new_database()
-    one, placement = Recorder(), PgQueuerPlacement.open(address, heartbeat=0.4, dequeue=0.1)
+    one, placement = RecordingWorker(), PgQueuerPlacement.open(address, heartbeat=0.4, dequeue=0.1)
     async with anyio.create_task_group() as tasks:
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(
@@ -330,7 +300,7 @@ async def test_a_role_that_may_run_pursuit_may_use_the_queue_and_not_make_it(new
                 await upgrade_queue(address, role)
                 async with queue(limited) as placement:
                     await placement.enqueue("a", ANY_QUEUE)
-                    one = Recorder(most=1)
+                    one = RecordingWorker(most=1)
                     await placement.run(one, 1)
                     assert one.jobs == ["a"]
 

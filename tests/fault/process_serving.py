@@ -16,14 +16,14 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.command import Command
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.runner import Processes
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 LOG_BYTES = 1 << 30
 
 
 async def main(folder: Path, words: list[str]) -> None:
     ledger = SqliteLedger.open(folder / "ledger.db")
-    store = TaskStore(ledger)
+    store = TaskRecords(ledger)
     async with (
         Processes(folder / "tasks", log_bytes=LOG_BYTES) as processes,
         TaskHost(store, resume={"process": processes.resume}) as host,

@@ -23,7 +23,7 @@ from process_stage import Stage, on_stage, python, until
 from pursuit.core.tasks import TaskState
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.reader import LOG, read_log
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 SOAK = "PURSUIT_SOAK" in os.environ
 
@@ -56,7 +56,7 @@ async def stored(folder: Path, task_id: str, units: int | None = None) -> TaskSt
     ledger = SqliteLedger.open(folder / "ledger.db")
     try:
         with anyio.fail_after(120):
-            return await TaskStore(ledger).wait(
+            return await TaskRecords(ledger).wait(
                 task_id, lambda now: now.terminal or (units is not None and now.done >= units)
             )
     finally:

@@ -13,19 +13,19 @@ import pytest
 
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 WORKER = """
 import sys, anyio
 from pathlib import Path
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.execution import task_execution
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 async def main():
     ledger = SqliteLedger.open(Path(sys.argv[1]))
     try:
-        async with task_execution(sys.argv[2], TaskStore(ledger)) as ctx:
+        async with task_execution(sys.argv[2], TaskRecords(ledger)) as ctx:
             await ctx.update_status("at work", done=1)
             print("at work", flush=True)
             if sys.argv[3] == "raise":
@@ -43,7 +43,7 @@ anyio.run(main)
 async def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
     """The status and message that a task has after a worker in another process did this."""
     ledger = SqliteLedger.open(tmp_path / "ledger.db")
-    store = TaskStore(ledger)
+    store = TaskRecords(ledger)
     with anyio.fail_after(180):
         async with TaskHost(store) as host:
             host.maintain()

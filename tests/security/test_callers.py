@@ -21,7 +21,7 @@ from pursuit.core.mission import parse_mission
 from pursuit.errors import ValidationFailed
 from pursuit.server.missions.iterating import MissionRun
 from pursuit.service.audit import Caller, local_subject
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 POLICY = """
 [policy]
@@ -337,5 +337,5 @@ async def test_a_task_goes_on_after_a_restart_as_the_client_that_asked_for_it(tm
         assert (state.owner is None) is (who == "ann"), "a client's run is not the operator's"
         assert {line["who"] for line in await service.audited() if line["verb"] == "iterate"} == {who}
         (row,) = (await service.ledger.streams(kind="task")).rows
-        resumed = MissionRun.of(await TaskStore(service.ledger).get(row.name))
+        resumed = MissionRun.of(await TaskRecords(service.ledger).get(row.name))
         assert resumed.caller.person.startswith("token:"), "nor is a token's holder the user of this machine"

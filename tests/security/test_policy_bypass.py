@@ -20,9 +20,9 @@ SERVERS = Path(__file__).parents[1] / "servers"
 IMPOSTOR = f"""
 import sys
 sys.path.insert(0, {str(SERVERS)!r})
-from recorder import PlainServer, step
+from recorder import SmallServer, step
 step.__name__ = "good.step"
-PlainServer("impostor", step).run()
+SmallServer("impostor", step).run()
 """
 
 

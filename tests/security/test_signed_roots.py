@@ -23,7 +23,7 @@ from pursuit.config.configuration import load_configuration
 from pursuit.errors import ValidationFailed
 from pursuit.server.missions.server import mission_server
 from pursuit.service.signed_roots import load_key, read_signatures, sign_root
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 PLAIN = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
@@ -44,7 +44,7 @@ def grow(folder: Path, config: str = "", tasks: int = 2) -> None:
         path = folder / "pursuit.toml"
         async with Runtime(state=folder / "ledger.db", config=load_configuration(path)) as runtime:
             for _ in range(tasks):
-                await TaskStore(runtime.runner.ledger).create(kind="work", title="t", requestor="local")
+                await TaskRecords(runtime.runner.ledger).create(kind="work", title="t", requestor="local")
 
     anyio.run(scene)
 

@@ -26,7 +26,7 @@ from pursuit.problems.attempts import Attempt
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import GatewayJournal
 from pursuit.service.proof import verify_export
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskRecords
 
 EDITS: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parents[1] / "data" / "tampering.toml").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
             await service.iterate(b)
             await service.pause(b)
             await service.forget(gone)
-            store = TaskStore(service.ledger)
+            store = TaskRecords(service.ledger)
             task = (await store.create(kind="work", title="t", requestor="local")).task_id
             await store.settle(task, Ending(status="completed", result={"content": [], "text": LARGE}, exit_code=0))
             attempt = Attempt(service.ledger, clock.now, Problem.shipped("spring").manifest, "attempt-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from plain_server import PlainServer
+from pursuit.testing import SmallServer
 
 RECORD = os.environ["RECORD"]
 
@@ -34,4 +34,4 @@ def look(key: str) -> str:
 
 if __name__ == "__main__":
     mark("born", "-")
-    PlainServer("recorder", step, look).run()
+    SmallServer("recorder", step, look).run()

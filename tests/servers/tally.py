@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from plain_server import PlainServer
+from pursuit.testing import SmallServer
 
 TALLY = os.environ["TALLY"]
 
@@ -23,4 +23,4 @@ def step(key: str, number: float = 0, ms: float = 5) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    PlainServer("tally", step).run()
+    SmallServer("tally", step).run()

@@ -13,7 +13,7 @@ import pytest
 
 from pursuit.engine.context import SystemClock
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 LONG = 20.0
 """Seconds that no machine is held up for, and fewer than any limit that a test does not mean."""
@@ -38,7 +38,7 @@ class Hands:
         # These took the clock when they were loaded.
         patch.setattr(SystemClock, "now", staticmethod(now))
         patch.setattr(SystemClock, "monotonic", staticmethod(monotonic))
-        patch.setitem(TaskStore.__init__.__kwdefaults__, "now", now)
+        patch.setitem(TaskRecords.__init__.__kwdefaults__, "now", now)
         patch.setitem(SqliteLedger.open.__func__.__kwdefaults__, "clock", now)
 
     def forward(self, seconds: float = LONG) -> None:

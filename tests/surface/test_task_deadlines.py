@@ -19,7 +19,7 @@ from pursuit.server.missions.server import mission_server
 from pursuit.service.tasks import ITS_TIMEOUT
 from pursuit.tasks import execution
 from pursuit.tasks.execution import TaskContext, stopping_time
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskRecords
 
 STUBBORN = 'trap "" TERM; echo "here $$"; while :; do sleep 0.1; done'
 CONFIG = f"""
@@ -95,15 +95,15 @@ async def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_me
     hands, stay = Hands(monkeypatch), tmp_path / "stay"
     stay.touch()
     comes = anyio.Event()
-    order = TaskStore.order_cancel
+    order = TaskRecords.order_cancel
 
-    async def spied(store: TaskStore, task_id: str, *, by: str, **more: Any) -> TaskState:
+    async def spied(store: TaskRecords, task_id: str, *, by: str, **more: Any) -> TaskState:
         state = await order(store, task_id, by=by, **more)
         if by == ITS_TIMEOUT:
             comes.set()
         return state
 
-    monkeypatch.setattr(TaskStore, "order_cancel", spied)
+    monkeypatch.setattr(TaskRecords, "order_cancel", spied)
     async with opened(tmp_path) as runtime:
         task_id = (await runtime.tasks.call("late", {})).task_id
         await pid_of(runtime, task_id)

@@ -16,13 +16,13 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.command import Command
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.runner import Processes
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 
 @dataclass
 class Stage:
     folder: Path
-    store: TaskStore
+    store: TaskRecords
     host: TaskHost
     processes: Processes
 
@@ -47,7 +47,7 @@ class Stage:
 async def on_stage(folder: Path, *, seconds: float = 60, **given: Any) -> AsyncIterator[Stage]:
     """A host of its own; what it leaves running is found again on the next stage in the same folder."""
     ledger = SqliteLedger.open(folder / "ledger.db")
-    store = TaskStore(ledger)
+    store = TaskRecords(ledger)
     try:
         with anyio.fail_after(seconds):
             async with (

@@ -19,7 +19,7 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.command import OUTPUT_BYTES, Command, in_words
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.runner import PATIENCE, Processes
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 pytestmark = pytest.mark.slow
 
@@ -342,7 +342,7 @@ async def test_a_host_that_is_stopped_while_a_command_starts_ends_at_once_and_le
     source = f"open({str(tmp_path / 'ran')!r}, 'a').write('x')"
     began = time.monotonic()
     ledger = SqliteLedger.open(tmp_path / "ledger.db")
-    store = TaskStore(ledger)
+    store = TaskRecords(ledger)
     with anyio.CancelScope() as everything:
         async with Processes(tmp_path / "tasks") as processes, TaskHost(store) as host:
             stage = Stage(tmp_path, store, host, processes)

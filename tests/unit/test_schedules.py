@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from pursuit.config.configuration import Configuration, Overlap, ScheduleConfig,
 from pursuit.errors import ExtraMissing, ValidationFailed
 from pursuit.service.run_loop import background_runs
 from pursuit.service.schedules import Cron, Schedules, schedule_rows, stream_of
+from pursuit.testing import FakeClock
 
 TWO = datetime(2026, 11, 16, 2, 0, tzinfo=UTC).timestamp()
 DAY = 86_400.0
@@ -37,17 +37,6 @@ kind = "repeat"
 tool_name = "{tool}"
 args = {{ key = "k" }}
 """
-
-
-@dataclass
-class FakeClock:
-    at: float = TWO - 60
-
-    def now(self) -> float:
-        return self.at
-
-    def monotonic(self) -> float:
-        return self.at
 
 
 class Server(CrashingRuntime):
@@ -104,7 +93,7 @@ async def until_hour(schedules: Schedules, clock: FakeClock, at: float) -> None:
 
 @pytest.mark.guarantee("one-server-fires")
 async def test_of_several_servers_one_starts_the_run(tmp_path: Path) -> None:
-    clock, config = FakeClock(), nightly(tmp_path)
+    clock, config = FakeClock(TWO - 60), nightly(tmp_path)
     async with serving(tmp_path, config, clock) as (one, first), serving(tmp_path, config, clock) as (_two, second):
         for at in (TWO - 60, TWO - 1, TWO + 1, TWO + 2, TWO + DAY + 1):
             clock.at = at
@@ -129,7 +118,7 @@ async def test_a_server_that_dies_at_any_write_loses_no_run_and_starts_none_twic
             at += 1
             folder = tmp_path / str(at)
             folder.mkdir()
-            clock, config = FakeClock(), nightly(folder)
+            clock, config = FakeClock(TWO - 60), nightly(folder)
             async with serving(folder, config, clock) as (_runtime, schedules):
                 await schedules.tick()
             clock.at = TWO + 1
@@ -154,7 +143,7 @@ async def test_a_server_that_dies_at_any_write_loses_no_run_and_starts_none_twic
 async def test_a_run_that_was_missed_is_told_and_not_made_up_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, config = FakeClock(), nightly(tmp_path)
+    clock, config = FakeClock(TWO - 60), nightly(tmp_path)
     async with serving(tmp_path, config, clock) as (_runtime, schedules):
         await schedules.tick()
     clock.at = TWO + 3 * DAY + 3600  # four nights without a server
@@ -186,7 +175,7 @@ async def test_a_run_that_has_not_ended_at_the_next_due_time(
 ) -> None:
     config = nightly(tmp_path, "write", overlap=overlap)
     config.mission.write_text(MISSION.format(tool="write") + '[policy]\nask = ["world.write"]\n', encoding="utf-8")
-    clock = FakeClock()
+    clock = FakeClock(TWO - 60)
     async with serving(tmp_path, config, clock) as (runtime, schedules):
 
         async def waits() -> None:
@@ -211,7 +200,7 @@ async def test_a_run_that_has_not_ended_at_the_next_due_time(
 async def test_a_mission_that_cannot_start_is_told_once_and_the_next_due_time_tries_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, config = FakeClock(), nightly(tmp_path, "reed")
+    clock, config = FakeClock(TWO - 60), nightly(tmp_path, "reed")
     async with serving(tmp_path, config, clock) as (runtime, schedules):
         await schedules.tick()
         for seconds in (1, 10, 20):

@@ -17,7 +17,7 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.execution import TaskContext, task_execution
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.limits import TaskLimits
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskRecords
 
 OK = Ending(status="completed", result={"content": []})
 
@@ -26,7 +26,7 @@ OK = Ending(status="completed", result={"content": []})
 async def with_host(tmp_path: Path, *, tend: bool = True, **given: Any) -> AsyncIterator[TaskHost]:
     ledger = SqliteLedger.open(tmp_path / "ledger.db")
     try:
-        async with TaskHost(TaskStore(ledger), **given) as host:
+        async with TaskHost(TaskRecords(ledger), **given) as host:
             if tend:
                 host.maintain()
             yield host
@@ -151,13 +151,13 @@ async def test_a_task_in_good_hands_is_left_alone(tmp_path: Path) -> None:
 
     async with with_host(tmp_path) as host:
         task_id = await begin(host, endless)
-        async with TaskHost(TaskStore(host.store.ledger)) as other:
+        async with TaskHost(TaskRecords(host.store.ledger)) as other:
             assert await other.take_up_all() == 0
             await other.cancel(task_id)
         assert (await host.store.get(task_id)).status == "cancelled"
 
 
-async def some_work(store: TaskStore) -> str:
+async def some_work(store: TaskRecords) -> str:
     return (await store.create(kind="work", title="t", requestor="local")).task_id
 
 

@@ -16,21 +16,23 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.host import Retention
 from pursuit.tasks.limits import TaskLimits
 from pursuit.tasks.record import record_of
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskRecords
 
 OK = Ending(status="completed", result={"content": []})
 
 
 @asynccontextmanager
-async def with_store(tmp_path: Path, *, limits: TaskLimits | None = None, now: Any = None) -> AsyncIterator[TaskStore]:
+async def with_store(
+    tmp_path: Path, *, limits: TaskLimits | None = None, now: Any = None
+) -> AsyncIterator[TaskRecords]:
     ledger = SqliteLedger.open(tmp_path / "ledger.db")
     try:
-        yield TaskStore(ledger, limits=limits, now=now) if now else TaskStore(ledger, limits=limits)
+        yield TaskRecords(ledger, limits=limits, now=now) if now else TaskRecords(ledger, limits=limits)
     finally:
         await ledger.close()
 
 
-async def some_task(store: TaskStore, **given: Any) -> str:
+async def some_task(store: TaskRecords, **given: Any) -> str:
     return (await store.create(**{"kind": "work", "title": "t", "requestor": "local", **given})).task_id
 
 
@@ -62,7 +64,7 @@ async def test_whatever_comes_after_the_end_is_dropped_and_recorded(tmp_path: Pa
         await store.progress(task_id, TaskProgressed(message="still at it", done=5))
         await store.ask(task_id, {"late": {"method": "elicitation/create"}})
         assert record_of(await store.get(task_id)) == before
-        assert record_of(await TaskStore(store.ledger).get(task_id)) == before
+        assert record_of(await TaskRecords(store.ledger).get(task_id)) == before
         dropped = [event.type for event in await store.ledger.read(task_id) if event.type == "WordDropped"]
         assert len(dropped) == 2
         assert (await store.ledger.row(task_id)).status == "cancelled"  # type: ignore[union-attr]
@@ -71,7 +73,7 @@ async def test_whatever_comes_after_the_end_is_dropped_and_recorded(tmp_path: Pa
 async def test_of_many_endings_at_once_one_counts(tmp_path: Path) -> None:
     async with with_store(tmp_path) as store:
         task_id = await some_task(store)
-        rivals = [store, *(TaskStore(store.ledger) for _ in range(9))]
+        rivals = [store, *(TaskRecords(store.ledger) for _ in range(9))]
         for rival in rivals:
             await rival.get(task_id)
         won: list[int] = []
@@ -147,7 +149,7 @@ async def test_more_tasks_than_allowed_are_refused_until_one_ends(tmp_path: Path
         await some_task(store, requestor="client:ann")
         with pytest.raises(TooManyTasks, match="tasks_at_once"):
             await some_task(store, requestor="client:bob")
-        fresh = TaskStore(store.ledger, limits=store.limits)
+        fresh = TaskRecords(store.ledger, limits=store.limits)
         with pytest.raises(TooManyTasks):
             await some_task(fresh)
         await store.settle(mine[0], OK)
@@ -198,7 +200,7 @@ async def test_a_large_result_comes_back_whole(tmp_path: Path) -> None:
         task_id = await some_task(store)
         result = {"content": [{"type": "text", "text": "x" * 1_000_000}]}
         await store.settle(task_id, Ending(status="completed", result=result))
-        state = await TaskStore(store.ledger).get(task_id)
+        state = await TaskRecords(store.ledger).get(task_id)
         assert await store.result(state) == result
         assert (await store.ledger.verify()).ok
 
@@ -219,7 +221,7 @@ async def test_half_a_character_is_replaced_wherever_it_comes_from(tmp_path: Pat
         result = {"content": [{"type": "text", "text": HALF}], HALF: ({"x": HALF},)}
         error = {"code": 1, "message": HALF}
         assert await store.settle(task_id, Ending(status="failed", message=HALF, result=result, error=error))
-        for found in (await store.get(task_id), await TaskStore(store.ledger).get(task_id)):
+        for found in (await store.get(task_id), await TaskRecords(store.ledger).get(task_id)):
             assert (found.title, found.message, found.item, found.mark) == (WHOLE, WHOLE, WHOLE, {"at": WHOLE})
             assert found.origin == {WHOLE: [WHOLE]} and found.answers == {"q": {"text": WHOLE}}
             text = {"type": "text", "text": WHOLE}
@@ -238,7 +240,7 @@ async def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Pat
         await store.progress(task_id, TaskProgressed(done=3, total=4))
         await store.progress(task_id, TaskProgressed(done=number, total=number))
         await store.settle(task_id, Ending(status="completed", done=number))
-        here, there = await store.get(task_id), await TaskStore(store.ledger).get(task_id)
+        here, there = await store.get(task_id), await TaskRecords(store.ledger).get(task_id)
         assert (here.done, here.total) == (there.done, there.total)
         assert here.done == (3 if number != number or abs(number) > 1e308 else float(number))
         assert record_of(here) == record_of(there)
@@ -289,7 +291,7 @@ async def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Pa
         assert await store.result(held) == result
         elsewhere = SqliteLedger.open(tmp_path / "ledger.db")
         try:
-            assert await Retention(TaskStore(elsewhere)).prune(keep=0) == [task_id]
+            assert await Retention(TaskRecords(elsewhere)).prune(keep=0) == [task_id]
         finally:
             await elsewhere.close()
         for look in (store.get(task_id), store.result(held), store.answer(task_id, {"x": 1}), store.wait(task_id)):
@@ -300,7 +302,7 @@ async def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Pa
 async def test_a_running_one_that_ended_and_was_removed_elsewhere_is_gone_here_too(tmp_path: Path) -> None:
     async with with_store(tmp_path) as store:
         task_id = await some_task(store)
-        other = TaskStore(store.ledger)
+        other = TaskRecords(store.ledger)
         await other.settle(task_id, OK)
         await other.forget(task_id)
         with pytest.raises(TaskNotFound):

@@ -248,7 +248,7 @@ class InputModel(BaseModel):
     """A frozen input model that refuses unknown keys and reports everything that is wrong."""
 
     # Built when first used: starting a server, or listing missions, reads no input.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     NEEDED: ClassVar[Mapping[str, str]] = {}
     """What is said of a field that is missing or empty, instead of the usual words."""
 

@@ -239,8 +239,11 @@ class StreamFilter(TypedDict, total=False):
     limit: int
 
 
-class Ledger(Protocol):
-    """Append-only streams of events under compare-and-set."""
+class TaskStore(Protocol):
+    """Streams of events under compare-and-set: where the records of tasks live. Each ledger is one.
+
+    `pursuit.testing.check_task_store` checks one; of the options of `append`, tasks use no `text`, `by` and `claim`.
+    """
 
     async def append(
         self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
@@ -278,6 +281,27 @@ class Ledger(Protocol):
         """
         ...
 
+    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
+        """A bell for one stream (None: for all); it notices every append from the moment of entering."""
+        ...
+
+    async def blob(self, digest: str) -> bytes | None:
+        """The bytes whose sha256 (hex) is `digest`, or None."""
+        ...
+
+    async def forget(self, stream: str) -> None:
+        """Removes the events and the text of a stream, and the blobs that only it used.
+
+        Its tombstones stay, so earlier roots stay checkable, and the audit gets a `Forgotten` event in the same
+        transaction. A stream that is unknown or already forgotten is left alone. Only missions, attempts and tasks can
+        be forgotten; another kind is `InvalidArgument`.
+        """
+        ...
+
+
+class Ledger(TaskStore, Protocol):
+    """Append-only streams of all kinds, with their locks, hash chain and roots."""
+
     async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[FoundStream]:
         """The streams whose text has any of these words, in any of their English forms, the best match first.
 
@@ -287,16 +311,8 @@ class Ledger(Protocol):
         """
         ...
 
-    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
-        """A bell for one stream (None: for all); it notices every append from the moment of entering."""
-        ...
-
     def watch(self, stream: str, after: int = 0) -> AsyncIterator[StoredEvent]:
         """Every event with `seq > after`, past and future, each once and in order, until closed."""
-        ...
-
-    async def blob(self, digest: str) -> bytes | None:
-        """The bytes whose sha256 (hex) is `digest`, or None."""
         ...
 
     async def digests(self, stream: str) -> list[str]:
@@ -328,15 +344,6 @@ class Ledger(Protocol):
         With `expect`, a root or roots from earlier moments, it also checks that everything which they stand for is
         still there: a cut tail and a dropped stream are faults, later growth is not. A text that is not a root is
         `InvalidArgument`.
-        """
-        ...
-
-    async def forget(self, stream: str) -> None:
-        """Removes the events and the text of a stream, and the blobs that only it used.
-
-        Its tombstones stay, so earlier roots stay checkable, and the audit gets a `Forgotten` event in the same
-        transaction. A stream that is unknown or already forgotten is left alone. Only missions, attempts and tasks can
-        be forgotten; another kind is `InvalidArgument`.
         """
         ...
 

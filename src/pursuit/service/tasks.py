@@ -34,7 +34,7 @@ from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_aliv
 from pursuit.tasks.host import MACHINE_WAIT, Resume, Retention, TaskHost, Work
 from pursuit.tasks.reader import ended_at
 from pursuit.tasks.record import record_of, sound_text
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskRecords
 
 if TYPE_CHECKING:
     from pursuit.tasks.runner import Processes
@@ -220,7 +220,7 @@ class Tasks:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: TaskRecords,
         folder: Path,
         *,
         audit: Audit,

@@ -24,7 +24,7 @@ from pursuit.errors import Conflict, PursuitError, TaskTerminal
 from pursuit.ledger.contract import Claim, Ledger
 from pursuit.tasks.command import GRACE
 from pursuit.tasks.record import finite
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskRecords
 
 # Work that is stopped before its end. The first order decides the status: a person's order makes it `cancelled`, a
 # deadline makes it `failed`; message, status and result agree.
@@ -119,7 +119,7 @@ def log_fields(task_id: str | None, error: Exception) -> dict[str, Any]:
 class TaskContext:
     """One task, as its worker sees it."""
 
-    def __init__(self, store: TaskStore, state: TaskState, *, interval: float = LEAST_INTERVAL) -> None:
+    def __init__(self, store: TaskRecords, state: TaskState, *, interval: float = LEAST_INTERVAL) -> None:
         self.store = store
         self.task_id = state.task_id
         self.state = state
@@ -222,7 +222,7 @@ class TaskContext:
 
 
 @asynccontextmanager
-async def task_execution(task_id: str, store: TaskStore) -> AsyncGenerator[TaskContext]:
+async def task_execution(task_id: str, store: TaskRecords) -> AsyncGenerator[TaskContext]:
     """Does the work of a task, in whichever process this is; an exception fails the task with its reason.
 
     Leaving without a word completes it. Raises `Conflict` if a living process works at it already, and `TaskTerminal`
@@ -250,7 +250,7 @@ async def task_execution(task_id: str, store: TaskStore) -> AsyncGenerator[TaskC
         raise broken
 
 
-async def _taken(store: TaskStore, task_id: str, owner: str) -> TaskState:
+async def _taken(store: TaskRecords, task_id: str, owner: str) -> TaskState:
     state = await store.get(task_id)
     if state.terminal:
         raise TaskTerminal(f"{task_id} has ended: {state.status}", task_id=task_id, status=state.status)

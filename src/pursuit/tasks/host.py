@@ -22,7 +22,7 @@ from pursuit.errors import PursuitError, TaskNotFound
 from pursuit.ledger.contract import StreamPage, StreamRow, every_stream
 from pursuit.tasks.execution import OUT_OF_TIME, TIME_TO_LIVE, Owner, TaskContext, is_alive, log_fields, stopped_by
 from pursuit.tasks.limits import RUNNING
-from pursuit.tasks.store import KIND, Ending, TaskStore
+from pursuit.tasks.store import KIND, Ending, TaskRecords
 
 PAGE = 100
 TIDY_EVERY = 30.0
@@ -33,7 +33,7 @@ LEAST_KEPT = 60.0
 class Retention:
     """Lists the tasks of a store, and removes them when their time is over."""
 
-    def __init__(self, store: TaskStore, *, winding: frozenset[TaskKind] = frozenset({"process"})) -> None:
+    def __init__(self, store: TaskRecords, *, winding: frozenset[TaskKind] = frozenset({"process"})) -> None:
         """`winding` are the kinds whose owner settles them when they have stopped."""
         self._store = store
         self._winding = winding
@@ -146,7 +146,7 @@ class TaskHost:
 
     def __init__(
         self,
-        store: TaskStore,
+        store: TaskRecords,
         *,
         resume: Mapping[TaskKind, Resume] | None = None,
         winding: frozenset[TaskKind] = frozenset({"process", "child"}),

@@ -1,4 +1,4 @@
-"""The record of tasks in the ledger: one stream for each, changed under compare-and-set.
+"""The record of tasks: a stream of events for each in a `TaskStore`, changed under compare-and-set.
 
 Invariant: an ended task never changes. What comes too late is recorded as dropped and never raises.
 """
@@ -9,11 +9,12 @@ import copy
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
+import anyio
 import msgspec
 
 from pursuit.core.tasks import (
@@ -35,7 +36,21 @@ from pursuit.core.tasks import (
     fold_task,
 )
 from pursuit.errors import INTERNAL_ERROR, Conflict, InvalidArgument, TaskNotFound
-from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
+from pursuit.ledger.contract import (
+    ANY,
+    FORGOTTEN,
+    Anywhere,
+    AppendOptions,
+    Bell,
+    Draft,
+    Head,
+    Ledger,
+    StoredEvent,
+    StreamFilter,
+    StreamPage,
+    StreamRow,
+    TaskStore,
+)
 from pursuit.tasks.limits import RunningTasks, TaskLimits
 from pursuit.tasks.record import is_task_id, new_task_id, sound_text, storable, summary_of
 
@@ -88,7 +103,75 @@ class Ending:
         return cls(status="failed", message=why, result=result, error=error)
 
 
-class TaskStore:
+class LedgerWithTasks:
+    """A ledger whose tasks live in a store of their own. The locks of their owners stay in the ledger."""
+
+    def __init__(self, ledger: Ledger, store: TaskStore) -> None:
+        self._ledger = ledger
+        self._store = store
+        self.claim, self.is_claimed, self.holder = ledger.claim, ledger.is_claimed, ledger.holder
+        self.root, self.verify, self.close = ledger.root, ledger.verify, ledger.close
+        self.watch, self.search, self.digests = ledger.watch, ledger.search, ledger.digests
+
+    def _home(self, stream: str) -> TaskStore:
+        return self._store if is_task_id(stream) else self._ledger
+
+    async def append(
+        self, stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
+    ) -> Head:
+        """See `Ledger.append`."""
+        return await self._home(stream).append(stream, expected, events, **options)
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        """See `Ledger.read`."""
+        return await self._home(stream).read(stream, after, limit)
+
+    async def row(self, stream: str) -> StreamRow | None:
+        """See `Ledger.row`."""
+        return await self._home(stream).row(stream)
+
+    async def streams(self, **wanted: Unpack[StreamFilter]) -> StreamPage:
+        """See `Ledger.streams`; tasks are listed where they are asked for."""
+        return await (self._store if wanted.get("kind") == KIND else self._ledger).streams(**wanted)
+
+    async def blob(self, digest: str) -> bytes | None:
+        """See `Ledger.blob`."""
+        found = await self._ledger.blob(digest)
+        return await self._store.blob(digest) if found is None else found
+
+    async def forget(self, stream: str) -> None:
+        """See `Ledger.forget`."""
+        await self._home(stream).forget(stream)
+
+    @contextmanager
+    def bell(self, stream: str | None = None) -> Generator[Bell]:
+        """See `Ledger.bell`."""
+        if stream is not None:
+            with self._home(stream).bell(stream) as bell:
+                yield bell
+            return
+        with self._ledger.bell() as first, self._store.bell() as second:
+            yield _EitherBell(first, second)
+
+
+class _EitherBell:
+    """Rings when one of two bells rings."""
+
+    def __init__(self, *bells: Bell) -> None:
+        self._bells = bells
+
+    async def wait(self) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def hear(bell: Bell) -> None:
+                await bell.wait()
+                tasks.cancel_scope.cancel()
+
+            for bell in self._bells:
+                tasks.start_soon(hear, bell)
+
+
+class TaskRecords:
     """Every task of one ledger. `now` is the wall clock."""
 
     def __init__(

@@ -40,7 +40,7 @@ from pursuit.core.tools import (
 )
 from pursuit.errors import UpstreamUnavailable
 from pursuit.upstream.connection import Era, McpConnection, too_slow
-from pursuit.upstream.listing import is_offered, read_listing
+from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, is_offered, read_listing
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.tasks import (
@@ -469,9 +469,11 @@ class McpUpstream(McpClient):
         tasks: anyio.abc.TaskGroup,
         era: Era = "auto",
         pins: Pins | None = None,
+        traits: ToolTraits = KNOWN_TRAITS,
     ) -> None:
         settings = config.client
         self.pins = pins
+        self.traits = traits
         # Only a process can become a fork bomb; a remote server is tried again soon.
         remote = replace(settings, ends_per_minute=math.inf, longest_pause=settings.longest_wait)
         super().__init__(
@@ -626,7 +628,7 @@ class McpUpstream(McpClient):
         # All taken before the first page: a change during the listing makes the list outdated at once.
         changes, announced, now = self._changes, connection.announces("tools"), anyio.current_time()
         tasks = None if connection.about is None else task_generation(connection.about)
-        listing, warnings = read_listing(self.config, await self.entries("tools"), tasks=tasks)
+        listing, warnings = read_listing(self.config, await self.entries("tools"), tasks=tasks, source=self.traits)
         if self.pins is not None:
             listing, notices = await self.pins.check(self.config, listing)
             warnings += notices

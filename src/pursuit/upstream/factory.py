@@ -27,6 +27,7 @@ from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.connection import Era
 from pursuit.upstream.http import ParamHeaders, StreamableHttpTransport, http_client, sse, url_secrets
+from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.stdio import stdio
@@ -71,18 +72,19 @@ def mcp_upstream(
     era: Era = "auto",
     network: NetworkRules | None = None,
     pins: Pins | None = None,
+    traits: ToolTraits = KNOWN_TRAITS,
 ) -> McpUpstream | None:
     """The upstream for a configuration or an SDK server object; None for anything else."""
     if isinstance(thing, ServerConfig):
         rules = network or NetworkRules()
         match thing.transport:
             case "stdio":
-                return McpUpstream(thing, over_stdio(thing), tasks=tasks, era=era, pins=pins)
+                return McpUpstream(thing, over_stdio(thing), tasks=tasks, era=era, pins=pins, traits=traits)
             case "http":
-                return McpUpstream(thing, over_http(thing, rules), tasks=tasks, era=era, pins=pins)
+                return McpUpstream(thing, over_http(thing, rules), tasks=tasks, era=era, pins=pins, traits=traits)
             case "sse":
                 # That transport is older than the modern era.
-                return McpUpstream(thing, over_sse(thing, rules), tasks=tasks, era="legacy", pins=pins)
+                return McpUpstream(thing, over_sse(thing, rules), tasks=tasks, era="legacy", pins=pins, traits=traits)
     if isinstance(thing, Server | MCPServer):
         # The user's own object: its annotations and methods count as the operator's configuration.
         config = ServerConfig(name=name, trust_annotations=True, methods=("*",), pin="off")

@@ -7,14 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pursuit.config.servers import ServerConfig
 from pursuit.core.pins import digest_of
-from pursuit.core.tools import Tool
+from pursuit.core.tools import Tool, Traits
 from pursuit.policy.traits import traits
-from pursuit.upstream.known_servers import KnownServer, recognised
+from pursuit.upstream.known_servers import recognised
 from pursuit.upstream.tasks import Generation, task_support
+
+
+class ToolTraits(Protocol):
+    """Says what a tool of a configured server may do. `pursuit.testing.check_tool_traits` checks an implementation."""
+
+    def of(self, server: ServerConfig, definition: Mapping[str, Any]) -> Traits:
+        """The traits of a tool, from its entry in `tools/list`; the operator's settings (`server.tools`) come first.
+
+        It is asked again for each listing. A server that a mission file brings is never asked about: its name and its
+        command line are the file's own.
+        """
+        ...
+
+
+class KnownTraits:
+    """The built-in answer: the operator's settings, the table of known servers, then the server's annotations."""
+
+    def of(self, server: ServerConfig, definition: Mapping[str, Any]) -> Traits:
+        """See `ToolTraits.of`."""
+        name, annotations = definition["name"], definition.get("annotations")
+        known = recognised(server)
+        return traits(
+            server.tools.get(name),
+            cast("Mapping[str, Any]", annotations) if isinstance(annotations, Mapping) else None,
+            server.trust_annotations,
+            timeout=server.timeouts.call,
+            curated=known.tools.get(name) if known is not None else None,
+            table=known.table if known is not None else "",
+            operators=server.operators,
+        )
+
+
+KNOWN_TRAITS = KnownTraits()
 
 
 def is_offered(config: ServerConfig, tool: str) -> bool:
@@ -26,17 +59,20 @@ def is_offered(config: ServerConfig, tool: str) -> bool:
 
 
 def read_listing(
-    config: ServerConfig, entries: Iterable[object], *, tasks: Generation | None = None
+    config: ServerConfig,
+    entries: Iterable[object],
+    *,
+    tasks: Generation | None = None,
+    source: ToolTraits = KNOWN_TRAITS,
 ) -> tuple[list[Tool], list[str]]:
     """The usable tools, each name once, and a warning for each entry that is left out.
 
-    `tasks` is the generation of tasks that the server declares, if any.
+    `tasks` is the generation of tasks that the server declares, if any; `source` says what the tools may do.
     """
     found: dict[str, Tool] = {}
     warnings: list[str] = []
-    known = recognised(config)
     for index, entry in enumerate(entries):
-        result = _read_entry(config, index, entry, known, tasks)
+        result = _read_entry(config, index, entry, source if config.operators else KNOWN_TRAITS, tasks)
         if isinstance(result, str):
             warnings.append(result)
         elif result.name in found:
@@ -47,7 +83,7 @@ def read_listing(
 
 
 def _read_entry(
-    config: ServerConfig, index: int, entry: object, known: KnownServer | None, tasks: Generation | None
+    config: ServerConfig, index: int, entry: object, source: ToolTraits, tasks: Generation | None
 ) -> Tool | str:
     if not isinstance(entry, Mapping):
         return f"{config.name}: tool {index + 1} is left out: it is not an object"
@@ -61,21 +97,12 @@ def _read_entry(
     if schema.get("type", "object") != "object":
         return f"{config.name}.{name} is left out: its input schema is for {schema['type']!r}, not for an object"
     description = definition.get("description")
-    annotations = definition.get("annotations")
     return Tool(
         server=config.name,
         name=name,
         description=description if isinstance(description, str) else "",
         input_schema=schema,
-        traits=traits(
-            config.tools.get(name),
-            cast("Mapping[str, Any]", annotations) if isinstance(annotations, Mapping) else None,
-            config.trust_annotations,
-            timeout=config.timeouts.call,
-            curated=known.tools.get(name) if known is not None else None,
-            table=known.table if known is not None else "",
-            operators=config.operators,
-        ),
+        traits=source.of(config, definition),
         definition=definition,
         digest=digest_of(definition),
         long=_is_long(config, name, definition, tasks),

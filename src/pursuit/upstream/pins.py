@@ -35,7 +35,7 @@ from pursuit.core.tools import Tool
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.contract import ANY, Draft, Ledger
 from pursuit.policy.traits import printable
-from pursuit.upstream.listing import read_listing
+from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, read_listing
 
 LONGEST_DEFINITION = 64 << 10
 MOST_BYTES = 4 << 20
@@ -50,8 +50,9 @@ _log = logging.getLogger(__name__)
 class Pins:
     """The pins of one ledger; `now` is the wall clock."""
 
-    def __init__(self, ledger: Ledger, now: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, now: Callable[[], float], traits: ToolTraits = KNOWN_TRAITS) -> None:
         self._ledger = ledger
+        self._traits = traits
         self._now = now
         self._state = PinState()
         self._head = 0
@@ -115,7 +116,8 @@ class Pins:
         if _key(tool) not in pinned:
             return True
         before = self._state.definitions.get(pinned[_key(tool)])
-        return before is not None and all(earlier.traits.read_only for earlier in read_listing(config, [before])[0])
+        earlier, _ = read_listing(config, [] if before is None else [before], source=self._traits)
+        return before is not None and all(tool.traits.read_only for tool in earlier)
 
     def _changes(self, config: ServerConfig, key: tuple[str, str], tools: Sequence[Tool]) -> Changes:
         pinned = self._state.pinned[key]

@@ -22,7 +22,7 @@ from pursuit.core.tools import Tool, Upstream
 from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
 from pursuit.policy.rules import NetworkRules, Rule, network_ruling
 from pursuit.upstream.functions import FunctionUpstream
-from pursuit.upstream.listing import is_offered
+from pursuit.upstream.listing import KNOWN_TRAITS, ToolTraits, is_offered
 from pursuit.upstream.pins import Pins
 from pursuit.upstream.resource_tools import reading_tools
 
@@ -50,9 +50,11 @@ class Pool:
         *,
         network: NetworkRules | None = None,
         pins: Pins | None = None,
+        traits: ToolTraits = KNOWN_TRAITS,
     ) -> None:
         self._network = network or NetworkRules()
         self.pins = pins
+        self._traits = traits
         self.serves_http = False
         self._things: dict[str, Any] = {}
         self._upstreams: dict[str, Upstream] = {}
@@ -119,7 +121,7 @@ class Pool:
         if isinstance(thing, ServerConfig) and thing.command is not None:
             relayed = "http" if self.serves_http else os.environ.get(RELAYED, "stdio")
             thing = replace(thing, env={**thing.env, RELAYED: relayed})
-        upstream = mcp_upstream(name, thing, self._tasks, network=self._network, pins=self.pins)
+        upstream = mcp_upstream(name, thing, self._tasks, network=self._network, pins=self.pins, traits=self._traits)
         if upstream is not None:
             return upstream
         if callable(thing):

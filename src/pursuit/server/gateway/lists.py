@@ -108,7 +108,8 @@ class Lists:
         entries: Any = result.get("tools")
         if not isinstance(entries, list):
             return result
-        tools, warnings = read_listing(self._upstreams[server].config, cast("list[Any]", entries))
+        upstream = self._upstreams[server]
+        tools, warnings = read_listing(upstream.config, cast("list[Any]", entries), source=upstream.traits)
         nothing = (frozenset[str](), 0)
         before, size = self._seen.get((server, cursor), nothing) if isinstance(cursor, str) else nothing
         warnings += [f"{tool.qualified}: listed twice; the first one counts" for tool in tools if tool.name in before]

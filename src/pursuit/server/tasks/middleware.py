@@ -49,7 +49,7 @@ from pursuit.server.tasks.protocol import (
 from pursuit.service.tasks import requestor_of
 from pursuit.tasks.execution import stopping_time
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import Ending, TaskRecords
 
 PAGE = 50
 LONGEST_TTL = 10**15
@@ -69,7 +69,7 @@ class StatusNotifications:
     other.
     """
 
-    def __init__(self, store: TaskStore, tasks: TaskGroup) -> None:
+    def __init__(self, store: TaskRecords, tasks: TaskGroup) -> None:
         self._store = store
         self._tasks = tasks
         self._scopes: dict[Connection, set[anyio.CancelScope]] = {}
@@ -111,7 +111,7 @@ class TaskElicitation:
     its questions back, and an answer that comes too late is dropped.
     """
 
-    def __init__(self, store: TaskStore, channels: Collection[Channel]) -> None:
+    def __init__(self, store: TaskRecords, channels: Collection[Channel]) -> None:
         self._store = store
         self._channels = channels
         self._asking: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()

@@ -25,7 +25,7 @@ from mcp_types import (
 from pursuit.core.report import iso
 from pursuit.core.tasks import TaskState
 from pursuit.server.errors import Context, as_object, is_modern, sendable
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -110,7 +110,7 @@ class PollingLimiter:
     The delay is half an interval at most and ends when the task changes; a client is never refused and misses nothing.
     """
 
-    def __init__(self, store: TaskStore) -> None:
+    def __init__(self, store: TaskRecords) -> None:
         self._store = store
         self._answered: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
