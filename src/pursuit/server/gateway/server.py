@@ -43,7 +43,6 @@ from pursuit.server.gateway.subscriptions import FLAGS, RETRY_SECONDS, GatewaySu
 from pursuit.server.gateway.tool_calls import (
     CallTool,
     GatewayCall,
-    GatewayTaskCalls,
     Handler,
     TaskPerformer,
     ToolCallMiddleware,
@@ -128,6 +127,8 @@ class Gateway:
             authorizer=authorizer,
             default_timeout=lambda: runtime.toolbox.settings.call_timeout,
             info=self.info,
+            outbound=self._clients.outbound,
+            searchable=options.search,
         )
         self._subscriptions = GatewaySubscriptions(
             upstreams=self.upstreams,
@@ -156,25 +157,23 @@ class Gateway:
         if search:
             tool_search = ToolSearch(self.upstreams, self.lists, call)
             handlers |= {"tools/list": tool_search.list_tools, "tools/call": tool_search.call_tool}
-        task_calls = GatewayTaskCalls(
-            upstreams=self.upstreams,
-            lists=self.lists,
+        performer = partial(
+            TaskPerformer,
             call=handlers["tools/call"],
             approvals=self._approvals,
             stream=self._journal.stream,
             outbound=self._clients.outbound,
-            searchable=search,
         )
         await runtime.tasks.maintain()
         task_middleware = TaskMiddleware(
             await runtime.tasks.host(),
             self._tasks,
-            plan=task_calls.plan,
-            performer=partial(TaskPerformer, task_calls),
+            plan=self._tool_calls.plan,
+            performer=performer,
             seal=lambda: Signer.beside(runtime.state_path),
             info=lambda: self.info,
             channels=self._channels,
-            strict=task_calls.strict,
+            strict=self._tool_calls.strict,
         )
         server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)
         # The SDK's own first middleware only records spans, which are not collected here. `Authorizer.recorded` records

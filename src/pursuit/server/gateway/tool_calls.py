@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 import anyio
@@ -89,7 +89,10 @@ decides for how long.
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ToolCalls:
-    """Calls tools of these servers; `default_timeout` is for tools without a timeout of their own."""
+    """Calls tools of these servers; `default_timeout` is for tools without a timeout of their own.
+
+    `searchable`: there are tools besides those of the servers.
+    """
 
     upstreams: Upstreams
     relay: Relay
@@ -98,6 +101,8 @@ class ToolCalls:
     authorizer: Authorizer
     default_timeout: Callable[[], float]
     info: Mapping[str, Any]
+    outbound: OutboundFilter
+    searchable: bool
 
     def resolve(self, request: ClientRequest) -> GatewayCall:
         """The call that a request makes; raises `MCPError`."""
@@ -156,6 +161,34 @@ class ToolCalls:
             request, upstream, params, around=lambda: self.authorizer.recorded(authorization)
         )
         return self.authorizer.result(authorization, self.resources.linked(call.server, result))
+
+    async def plan(self, ctx: Context) -> TaskPlan:
+        """The task that a call would be; any call can be one."""
+        params = ctx.params or {}
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
+        title, owner = sendable(name), self.upstreams.names.owner(name)
+        if owner is None:
+            if not self.searchable:
+                raise MCPError(INVALID_PARAMS, f"Unknown tool: {title}")
+            return TaskPlan(title=title[:200], when="late", origin={})
+        tool = await self.lists.find(DetachedRequest(ctx, params, self.outbound), *owner)
+        origin = {"server": owner[0], "tool": owner[1]}
+        return TaskPlan(title=title[:200], when="late" if tool is None else self._when(tool), origin=origin)
+
+    def strict(self) -> bool:
+        """Whether the configuration of any tool says that its calls must be tasks."""
+        return any(said.task_only for server in self.upstreams.values() for said in server.config.tools.values())
+
+    def _when(self, tool: Tool) -> When:
+        """At once if the configuration says that it takes long, or the server that it must be a task."""
+        settings = self.upstreams[tool.server].config.tools.get(tool.name)
+        if settings is not None and settings.task_only:
+            return "must be"
+        if settings is not None and settings.long is not None:
+            return "at once" if settings.long else "late"
+        return "at once" if task_support(tool.definition) == "required" else "late"
 
 
 def tool_error(text: str, *, unknown: bool = False) -> dict[str, Any]:
@@ -333,59 +366,18 @@ class DetachedRequest(ClientRequest):
             )
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class GatewayTaskCalls:
-    """Calls of a gateway as tasks, for the task middleware; `call` makes a call.
+@dataclass(slots=True, eq=False)
+class TaskPerformer:
+    """Makes one call with `call`, again with each answer that it asks for; `stream` is that of the gateway."""
 
-    `stream` is that of the gateway. `searchable`: there are tools besides those of the servers.
-    """
-
-    upstreams: Upstreams
-    lists: Lists
+    ctx: Context
     call: Handler
     approvals: Approvals
     stream: str
     outbound: OutboundFilter
-    searchable: bool
-
-    async def plan(self, ctx: Context) -> TaskPlan:
-        """The task that a call would be; any call can be one."""
-        params = ctx.params or {}
-        name = params.get("name")
-        if not isinstance(name, str):
-            raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
-        title, owner = sendable(name), self.upstreams.names.owner(name)
-        if owner is None:
-            if not self.searchable:
-                raise MCPError(INVALID_PARAMS, f"Unknown tool: {title}")
-            return TaskPlan(title=title[:200], when="late", origin={})
-        tool = await self.lists.find(DetachedRequest(ctx, params, self.outbound), *owner)
-        origin = {"server": owner[0], "tool": owner[1]}
-        return TaskPlan(title=title[:200], when="late" if tool is None else self._when(tool), origin=origin)
-
-    def strict(self) -> bool:
-        """Whether the configuration of any tool says that its calls must be tasks."""
-        return any(said.task_only for server in self.upstreams.values() for said in server.config.tools.values())
-
-    def _when(self, tool: Tool) -> When:
-        """At once if the configuration says that it takes long, or the server that it must be a task."""
-        settings = self.upstreams[tool.server].config.tools.get(tool.name)
-        if settings is not None and settings.task_only:
-            return "must be"
-        if settings is not None and settings.long is not None:
-            return "at once" if settings.long else "late"
-        return "at once" if task_support(tool.definition) == "required" else "late"
-
-
-class TaskPerformer:
-    """Makes one call, again with each answer that it asks for."""
-
-    def __init__(self, calls: GatewayTaskCalls, ctx: Context) -> None:
-        self._ctx = ctx
-        self._calls = calls
-        self._task: TaskContext | None = None
-        self._request: DetachedRequest | None = None
-        self.long = anyio.Event()
+    long: anyio.Event = field(init=False, default_factory=anyio.Event)
+    _task: TaskContext | None = field(init=False, default=None)
+    _request: DetachedRequest | None = field(init=False, default=None)
 
     def attach(self, task: TaskContext) -> None:
         """Reports progress to this task from now on."""
@@ -399,15 +391,14 @@ class TaskPerformer:
         if not ours:
             await anyio.sleep_forever()
         # No event tells that the time of an approval is over.
-        calls = self._calls
-        while any(one.approval_id in ours for one in await calls.approvals.open(calls.stream)):  # noqa: ASYNC110
+        while any(one.approval_id in ours for one in await self.approvals.open(self.stream)):  # noqa: ASYNC110
             await anyio.sleep(LOOK_EVERY)
 
     async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Makes the call, or resumes it."""
-        self._request = DetachedRequest(self._ctx, params, self._calls.outbound)
+        self._request = DetachedRequest(self.ctx, params, self.outbound)
         self._request.task, self._request.long = self._task, self.long
         try:
-            return await self._calls.call(self._request)
+            return await self.call(self._request)
         except CallFailed as error:
             raise no_answer(error) from None
