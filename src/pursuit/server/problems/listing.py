@@ -206,45 +206,45 @@ def _brief_tool(assets: Sequence[str]) -> dict[str, Any]:
 
 
 class UpstreamListing:
-    """Asks the problem's server what it has: its tools each time, its resources and prompts once."""
+    """Asks the problem's server what it has: its tools each time, its resources and prompts once.
+
+    `seconds`: how long a server that answered before delays a request that can do without its answer.
+    """
 
     def __init__(
         self, problem: Manifest, attempt: Attempt, upstream: Callable[[], McpUpstream], *, seconds: float
     ) -> None:
-        """`seconds`: how long a server that answered before delays a request that can do without its answer."""
         self._attempt = attempt
         self._upstream = upstream
         self._seconds = seconds
-        self._seen: ProblemOffer | None = None
         self._complete = False
-        self._latest = ProblemOffer(problem=problem, missing="it was not asked yet")
+        self._offer = ProblemOffer(problem=problem, missing="it was not asked yet")
         self._logged: set[str] = set()
 
     @property
     def latest(self) -> ProblemOffer:
         """What was found at the latest look, with the form of the attempt's submission."""
         state = self._attempt.state
-        return replace(self._latest, fixed=None if state is None else state.form)
+        return replace(self._offer, fixed=None if state is None else state.form)
 
     async def look(self) -> ProblemOffer:
         """What the server has; what it had if it cannot be reached; nothing if it never could."""
-        missing = "it does not answer"
-        with anyio.move_on_after(None if self._seen is None else self._seconds):
+        known = self._offer.missing is None
+        with anyio.move_on_after(self._seconds if known else None):
             try:
                 await self._ask(self._upstream())
-                missing = None
             except UpstreamUnavailable as error:
-                missing = error.message
-        self._latest = self._seen or replace(self._latest, missing=missing)
+                if not known:
+                    self._offer = replace(self._offer, missing=error.message)
         return self.latest
 
     async def _ask(self, upstream: McpUpstream) -> None:
-        offer = (self._seen or replace(self._latest, missing=None)).with_tools(await upstream.tools())
+        offer = replace(self._offer, missing=None).with_tools(await upstream.tools())
         if not self._complete:
             with suppress(UpstreamUnavailable):  # the server refuses a list that it declared
                 offer = await offer.with_others(upstream)
                 self._complete = True
-        self._seen = offer
+        self._offer = offer
         for fault in offer.faults():
             if str(fault) not in self._logged:
                 self._logged.add(str(fault))
