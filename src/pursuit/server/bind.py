@@ -86,7 +86,7 @@ class HttpBinding:
             path = self.unix_socket.absolute()
             sock, made = bind_unix(path)
             return Listener(sock, local, f"http://localhost{PATH}", path, made)
-        address = admit(resolve(self.host), self.tokens, oauth=self.oauth is not None)
+        address = check_bind(self.host, self.tokens, oauth=self.oauth is not None)
         listener = bind(address, self.port)
         try:
             port = listener.getsockname()[1]
@@ -117,13 +117,9 @@ class Listener:
         self.sock.close()
 
 
-def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> None:
+def check_bind(host: str, tokens: Tokens | None, *, oauth: bool = False) -> BindAddress:
     """Refuses an address that other machines can reach unless there is a token, or an authorization server."""
-    admit(resolve(host), tokens, oauth=oauth)
-
-
-def admit(address: BindAddress, tokens: Tokens | None, *, oauth: bool) -> BindAddress:
-    """The address, if it may be bound."""
+    address = resolve(host)
     made = tokens is not None and any(one["name"] != PAGE_NAME for one in tokens.names())  # by a person
     if not address.is_loopback and not oauth and not made:
         lacking = "clients need no token" if tokens is None else "there is no token yet"
