@@ -17,8 +17,7 @@ from model_stage import ALL, ANTHROPIC, DONE, OPENAI, RESPONSES, STREAM, look, p
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked, TurnContinued, WaitBegan
-from pursuit.proposers.language import ModelRequest, Rejected, UserMessage
-from pursuit.proposers.model.asking import Patience
+from pursuit.proposers.language import ModelRequest, Patience, Rejected, UserMessage
 from pursuit.proposers.model.provider import Providers, Retries
 
 pytestmark = pytest.mark.usefixtures("quick_python")
