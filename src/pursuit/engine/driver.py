@@ -10,7 +10,7 @@ import os
 import platform
 import secrets
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -92,8 +92,12 @@ async def assemble(
         raise ValueError("a mission without events has no report")
     head = await ledger.read(mission_id, after=state.seq - 1, limit=1) if newest else stored[-1:]
     history = History.of(events)
-    results = await _check_results(ledger, history) if state.asks else {}
-    diffs = await _turn_diffs(ledger, history) if state.facts.tools else {}
+    made = history.made_calls if state.asks or state.facts.tools else ()
+    # The results of checks that are too large for their events, and the diffs of an agent's turns.
+    large = await _last_blobs(ledger, [end.blob for call, end in made if state.asks and call.purpose == "check"])
+    results = {digest: msgspec.json.decode(body) for digest, body in large.items()}
+    changes = await _last_blobs(ledger, [end.change.diff for _, end in made if state.facts.tools and end.change])
+    diffs = {digest: body.decode(errors="replace") for digest, body in changes.items()}
     report = build_report(mission_id, history, state, results, diffs)
     if not isinstance(state.mission.proposer, MissingKind):
         report |= kind_of(state.mission.proposer).report(state.mission, state.mission.proposer, report)
@@ -105,19 +109,11 @@ async def assemble(
     return report
 
 
-async def _check_results(ledger: Ledger, history: History) -> dict[str, dict[str, Any]]:
-    """The results of the last checks that are too large for their events, by their digests."""
-    wanted = [end.blob for call, end in history.made_calls if end.blob is not None and call.purpose == "check"]
-    bodies = {digest: await ledger.blob(digest) for digest in wanted[-MOST_CHECKS:]}
-    return {digest: msgspec.json.decode(body) for digest, body in bodies.items() if body is not None}
-
-
-async def _turn_diffs(ledger: Ledger, history: History) -> dict[str, str]:
-    """The diffs of the last turns of an agent, by their digests."""
-    changes = [end.change for _call, end in history.made_calls if end.change is not None]
-    wanted = [change.diff for change in changes if change.diff is not None][-MOST_CHECKS:]
+async def _last_blobs(ledger: Ledger, digests: Iterable[str | None]) -> dict[str, bytes]:
+    """The last of these blobs that are kept, by their digests."""
+    wanted = [digest for digest in digests if digest is not None][-MOST_CHECKS:]
     bodies = {digest: await ledger.blob(digest) for digest in wanted}
-    return {digest: body.decode(errors="replace") for digest, body in bodies.items() if body is not None}
+    return {digest: body for digest, body in bodies.items() if body is not None}
 
 
 Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]

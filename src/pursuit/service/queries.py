@@ -67,24 +67,11 @@ GRACE = 2.0
 """Seconds that a driver has to cancel a task when the wall clock of its mission is used up, before others do it."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryPage:
-    """Some iterations, and the index of the first one that follows."""
-
-    iterations: list[dict[str, Any]]
-    next_first: int | None
-
-
-async def history_page(
-    ledger: Ledger, mission_id: str, *, full: bool, first: int, limit: int = PAGE, after: int = 0
-) -> HistoryPage:
+async def ended_iterations(ledger: Ledger, mission_id: str, *, first: int, after: int = 0) -> list[Iteration]:
     """The ended iterations from `first` on, read from the events after `after`."""
     history = History.read(await ledger.read(mission_id, after))
     ended = [one for one in history.iterations.values() if one.index >= first and one.ended is not None]
-    ended.sort(key=lambda one: one.index)
-    last = first + limit
-    more = any(one.index >= last for one in ended)
-    return HistoryPage([_iteration_row(one, full=full) for one in ended if one.index < last], last if more else None)
+    return sorted(ended, key=lambda one: one.index)
 
 
 def _iteration_row(one: Iteration, *, full: bool) -> dict[str, Any]:
@@ -94,9 +81,7 @@ def _iteration_row(one: Iteration, *, full: bool) -> dict[str, Any]:
         row["started_at"] = iso(proposed.at)
     if full:
         row["strategy"] = _strategy(one)
-        row["calls"] = [
-            _call_row(call) for call in one.calls.values() if call.intended is not None or call.end is not None
-        ]
+        row["calls"] = _call_rows(one)
         if one.script is not None:
             row["script"] = _script_row(one.script)
     if ended is not None:
@@ -106,6 +91,10 @@ def _iteration_row(one: Iteration, *, full: bool) -> dict[str, Any]:
             row["criteria"] = [msgspec.to_builtins(result) for result in ended.criteria]
             row["observation"] = _observation(one)
     return row
+
+
+def _call_rows(one: Iteration) -> list[dict[str, Any]]:
+    return [_call_row(call) for call in one.calls.values() if call.intended is not None or call.end is not None]
 
 
 def _call_row(call: Call) -> dict[str, Any]:
@@ -150,18 +139,18 @@ MOST_RESULT, MOST_RESULTS = 4_000, 64_000
 """Characters of what a call returned, and of all calls together, in the answer to a client that drives."""
 
 
-def outcome_rows(iterations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def outcome_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
     """Verdicts, metrics and what the calls returned, bounded; if that is too much, of the oldest the verdicts alone."""
     rows: list[dict[str, Any]] = []
     left = MOST_RESULTS
-    for full in reversed(iterations):
-        row = {key: full[key] for key in ("iteration_index", "verdict", "verdict_reason")}
-        found: dict[str, Any] = {
-            "calls": [_call_outcome(call) for call in full["calls"]],
-            "metrics": full["observation"]["metrics"],
-        }
-        if full.get("script"):
-            found["script"] = cut_to(full["script"], MOST_RESULT, _size)
+    for one in reversed(iterations):
+        row: dict[str, Any] = {"iteration_index": one.index}
+        if one.ended is not None:
+            row |= {"verdict": one.ended.verdict, "verdict_reason": one.ended.reason}
+        calls = [_call_outcome(call) for call in _call_rows(one)]
+        found: dict[str, Any] = {"calls": calls, "metrics": _observation(one)["metrics"]}
+        if one.script is not None and (script := _script_row(one.script)):
+            found["script"] = cut_to(script, MOST_RESULT, _size)
         left -= _size(found)
         rows.append({**row, **found} if left >= 0 else {**row, "calls_omitted": len(found["calls"])})
     return rows[::-1]
@@ -489,11 +478,11 @@ class Queries:
         await self._load(mission_id)
         if cursor is not None and (len(cursor) > LONGEST_CURSOR or not cursor.isdecimal()):
             raise InvalidArgument(f"cursor {cursor[:40]!r} is not one that history gave")
-        page = await history_page(self.ledger, mission_id, full=full, first=int(cursor or 0))
-        answer: dict[str, Any] = {"session_id": mission_id, "iterations": page.iterations}
-        if page.next_first is not None:
-            answer["next_cursor"] = str(page.next_first)
-        return answer
+        first = int(cursor or 0)
+        ended = await ended_iterations(self.ledger, mission_id, first=first)
+        rows = [_iteration_row(one, full=full) for one in ended if one.index < first + PAGE]
+        more = {"next_cursor": str(first + PAGE)} if len(rows) < len(ended) else {}
+        return {"session_id": mission_id, "iterations": rows, **more}
 
     async def list(
         self,

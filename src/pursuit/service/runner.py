@@ -21,7 +21,7 @@ from pursuit.engine.journal import Seen
 from pursuit.errors import InvalidArgument, Overtaken, PursuitError, SessionNotFound
 from pursuit.proposers.language import LanguageModel
 from pursuit.service.audit import Caller, gist_of_proposal
-from pursuit.service.queries import history_page, outcome_rows
+from pursuit.service.queries import ended_iterations, outcome_rows
 from pursuit.service.service import Service
 
 Begin = Callable[[RunOrder], Awaitable[None]]
@@ -165,8 +165,8 @@ class Runner(Service):
         """The iterations from `first` on with what their calls returned; none if nothing was begun."""
         if not first:
             return []
-        page = await history_page(self.ledger, mission_id, full=True, first=first[0], limit=limit, after=head)
-        return outcome_rows(page.iterations)
+        ended = await ended_iterations(self.ledger, mission_id, first=first[0], after=head)
+        return outcome_rows([one for one in ended if one.index < first[0] + limit])
 
     async def drive(self, order: RunOrder) -> MissionState:
         """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""

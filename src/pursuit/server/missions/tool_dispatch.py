@@ -97,8 +97,8 @@ class ServerTool:
     description: str
     arguments: type[InputModel] | Schema
     result: Schema
-    annotations: ToolAnnotations
     handler: Callable[[Context, Any], Awaitable[Result]]
+    annotations: ToolAnnotations = field(default_factory=lambda: READS)
     descriptions: Mapping[str, str] = field(default_factory=dict[str, str])
     in_words: Collection[str] = ()
     refusal: Mapping[str, Any] = field(default_factory=dict[str, Any])
