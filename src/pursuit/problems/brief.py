@@ -80,24 +80,19 @@ def write_brief(
         sources = [f"{place}. {source_words(one, mode)}" for place, one in enumerate(problem.citations, 1)]
         parts += ["## Sources", "\n".join(sources)]
     if problem.assets:
-        parts += ["## Files", _files(problem.assets, tools) if resources else _files_by_tool(problem.assets)]
+        parts += ["## Files", _files(problem.assets, tools, resources=resources)]
     limits = "\n".join([*limit_rows(problem), "- submissions: 1; the first one counts."])
     parts += ["## Tools", _tools(tools), "## Limits", limits, "## Submission", _submission(problem, tools)]
     return "\n\n".join(parts) + "\n"
 
 
-def _files(assets: Sequence[str], tools: Tools | None) -> str:
+def _files(assets: Sequence[str], tools: Tools | None, *, resources: bool) -> str:
     """The files, and the ways to them; a tool of the server's own that is called as ours is no way."""
-    ways = "Read a file as the resource of its address"
-    if not any(one.get("name") == TOOL for one in tools or ()):
-        ways += f", or with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call"
-    rows = [f"- `{asset_name(name)}`: `{asset_address(name)}`" for name in assets]
-    return "\n".join([f"{ways}:", "", *rows])
-
-
-def _files_by_tool(assets: Sequence[str]) -> str:
-    rows = [f"- `{asset_name(name)}`" for name in assets]
-    return "\n".join([f"Read a file with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call:", "", *rows])
+    ways = ["as the resource of its address"] if resources else []
+    if not resources or not any(one.get("name") == TOOL for one in tools or ()):
+        ways.append(f"with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call")
+    rows = [f"- `{asset_name(name)}`" + (f": `{asset_address(name)}`" if resources else "") for name in assets]
+    return "\n".join([f"Read a file {', or '.join(ways)}:", "", *rows])
 
 
 def source_words(citation: Citation, mode: CitationMode) -> str:
