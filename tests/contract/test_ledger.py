@@ -10,6 +10,7 @@ from ledger_backends import Backend, another_process, check, digest, drafts, eve
 
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable
 from pursuit.ledger.contract import ANY, Draft
+from pursuit.testing import check_task_store
 
 
 @every_backend
@@ -27,6 +28,12 @@ async def test_events_come_back_as_they_went_in(backend: Backend, tmp_path: Path
         assert [event.seq for event in await ledger.read("m1", limit=1)] == [1]
         assert await ledger.read("m1", limit=0) == []
         assert await ledger.read("unknown") == []
+
+
+@every_backend
+async def test_a_ledger_is_a_store_of_tasks(backend: Backend, tmp_path: Path) -> None:
+    async with opened(backend, tmp_path) as ledger:
+        await check_task_store(ledger)
 
 
 @every_backend

@@ -31,7 +31,7 @@ from pursuit.ledger.queue import PgQueuerPlacement, upgrade_queue
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.service.run_loop import background_runs
-from pursuit.testing import RecordingWorker
+from pursuit.testing import RecordingWorker, check_placement
 
 pytestmark = pytest.mark.usefixtures("own_data")
 
@@ -50,6 +50,11 @@ async def queue(address: str) -> AsyncIterator[PgQueuerPlacement]:
         yield placement
     finally:
         await placement.close()
+
+
+async def test_the_queue_keeps_the_contract_of_placements(new_database: NewDatabase) -> None:
+    async with queue(new_database()) as placement:
+        await check_placement(placement)
 
 
 async def test_a_key_is_one_job_and_the_sooner_time_counts(new_database: NewDatabase) -> None:

@@ -223,7 +223,7 @@ class PythonKind(SimpleKind[PythonProposer]):
         listed = advice('`callables = ["{}"]` in `[proposers]`', settings.callable)
         way = f"give its mission file, or write {listed} of pursuit.toml"
         if not settings.importable:
-            way = "start the program that made it, and give proposer= there"
+            way = "start the program that made it, and give proposer= there: runtime.mission(id, proposer=…)"
         raise ProposerNotHere(
             f"the proposer of {mission_id} is Python code ({settings.callable}), and code is never taken from the "
             f"ledger: {way}",
