@@ -641,8 +641,7 @@ class Runtime:
     def _use_file(self, file: MissionFile) -> None:
         """Takes over what a trusted mission file brings: servers, and Python code that proposes."""
         self._add_servers(file.path, file.servers)
-        if file.mission.proposer.FROM_FILE:
-            self.runner.driver.place.callables.update(one.words[0] for one in file.mission.proposer.starts())
+        self.runner.driver.place.callables.update(_code_of(file))
 
     def _is_own_file(self, path: Path) -> bool:
         """Whether it is a mission file that Pursuit wrote beside its ledger, for an attempt at a problem."""
@@ -741,6 +740,12 @@ class Runtime:
         return _trusted_configuration(path)
 
 
+def _code_of(file: MissionFile) -> list[str]:
+    """The Python code that a trusted mission file lets propose."""
+    proposer = file.mission.proposer
+    return [one.words[0] for one in proposer.starts()] if proposer.FROM_FILE else []
+
+
 def _trusted_configuration(path: Path) -> Configuration:
     configuration = load_configuration(path)
     workspace = of_configuration(configuration)
@@ -780,18 +785,19 @@ async def open_planner(
     configuration: Configuration,
     state: Path,
     *,
+    file: MissionFile,
     mode: Mode | None = None,
-    servers: Mapping[str, ServerConfig] | None = None,
 ) -> AsyncGenerator[Planner]:
-    """A planner, which shows the first proposal of a mission; the ledger at `state` is not opened."""
+    """A planner, which shows the first proposal of a trusted mission file; the ledger at `state` is not opened."""
     access = model_access(configuration)
+    place = DrivingPlace(access=access, callables={*configuration.callables, *_code_of(file)})
     async with AsyncExitStack() as stack:
         stack.push_async_callback(access.models.aclose)
-        toolbox = await stack.enter_async_context(open_toolbox(configuration, state, mode=mode, servers=servers))
+        toolbox = await stack.enter_async_context(open_toolbox(configuration, state, mode=mode, servers=file.servers))
         yield Planner(
             host=toolbox.host,
             checks=configuration.checks,
-            access=access,
+            place=place,
             model_timeout=engine_settings(configuration.settings).model_timeout,
         )
 

@@ -45,6 +45,11 @@ def test_plans_of_proposers_that_need_no_model(tmp_path: Path) -> None:
     shop.write("script.toml", MISSION[: MISSION.index('kind = "repeat"')] + 'kind = "script"\nscript = "shop.step()"\n')
     out, _notes = shop.ask("run", "--plan", "script.toml")
     assert out.splitlines()[0] == "shop.step()"
+    shop.write("strategy.py", 'import pursuit\n\ndef propose(view):\n    return pursuit.call("shop.step", log="b")\n')
+    settings = 'kind = "python"\ncallable = "strategy.py:propose"\n'
+    shop.write("python.toml", MISSION[: MISSION.index('kind = "repeat"')] + settings)
+    (call,) = shop.json("run", "--plan", "python.toml")["calls"]
+    assert (call["name"], call["args"]) == ("shop.step", {"log": "b"})
     assert not shop.ledger.exists()
 
 

@@ -402,7 +402,7 @@ def plan_of(context: Context, file: Path, mode: str | None) -> CommandAnswer:
     async def work() -> Mapping[str, Any]:
         chosen = None if mode is None else parse_mode(mode)
         with screen.busy("asking for the first proposal"):
-            async with open_planner(configuration, context.ledger_path, mode=chosen, servers=loaded.servers) as planner:
+            async with open_planner(configuration, context.ledger_path, file=loaded, mode=chosen) as planner:
                 return await planner.plan(loaded.mission)
 
     found = conduct(work)

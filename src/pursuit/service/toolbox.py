@@ -48,7 +48,7 @@ from pursuit.proposers.contract import (
     Waiting,
     kind_of,
 )
-from pursuit.proposers.language import ModelAccess, ModelRequest, NoAnswer, WrappedModel
+from pursuit.proposers.language import ModelRequest, NoAnswer, WrappedModel
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.mission_admission import admit
 from pursuit.upstream.host import ToolHost, UpstreamTools
@@ -271,12 +271,12 @@ class Planner:
 
     host: ToolHost
     checks: Mapping[str, Mapping[str, Any]]
-    access: ModelAccess
+    place: DrivingPlace
     model_timeout: float = 600.0
 
     async def plan(self, mission: Mission) -> dict[str, Any]:
         """The first proposal of a mission, each of its calls with policy's word, and what asking for it used up."""
-        admitted = await admit(mission, self.host.pool, self.checks, self.access.models)
+        admitted = await admit(mission, self.host.pool, self.checks, self.place.access.models)
         created = MissionCreated(
             mission=admitted.mission.model_dump(mode="json"),
             tools=list(admitted.tools),
@@ -296,7 +296,7 @@ class Planner:
             tools=lambda: offered(state, tools),
             record=lambda model: _Counted(model, spent),
             past=past,
-            place=DrivingPlace(access=self.access),
+            place=self.place,
         )
         async with kind.open(settings, context) as proposer:
             shown = await _first(proposer, state, tools)
