@@ -73,7 +73,7 @@ async def measure(folder: Path) -> list[Figure]:
                 tasks.start_soon(live, runtime, name, turn)
         seconds = time.perf_counter() - begin
         for name in names:
-            status = await runtime.runner.status(name)
+            status = (await runtime.runner.status(name)).as_json()
             assert status["waiting_for"] == "proposal", status
             assert status["iteration_count"] == ITERATIONS, status
         after = resident()

@@ -38,7 +38,7 @@ async def main() -> None:
                 step = await handle.iterate(proposal=Proposal(tool_calls=[call]))
                 if step["status"] != "waiting":  # it waits for the next proposal, or it has ended
                     break
-                value = (await handle.status())["metrics"]["value"]
+                value = (await handle.status()).metrics["value"]
                 low, high = (low, middle) if value > 0 else (middle, high)
                 middle = (low + high) / 2
             report = await handle.report()

@@ -21,9 +21,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pursuit.core.caps import Budget
+    from pursuit.core.approvals import Approval
+    from pursuit.core.best import BestPoint
+    from pursuit.core.caps import Budget, BudgetUse, CapUse
     from pursuit.core.criteria import check, event, metric, predicate, succeeded
+    from pursuit.core.history import Call, Iteration
     from pursuit.core.mission import Fleet, Mission, Pace, Proposal, ToolCall
+    from pursuit.core.report import ApprovalRow, Status
     from pursuit.demo.mission_templates import scaffold
     from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.proposers.client import ClientProposer
@@ -33,16 +37,21 @@ if TYPE_CHECKING:
     from pursuit.proposers.script import ScriptProposer
     from pursuit.proposers.search.settings import SearchProposer
     from pursuit.proposers.view import View, call, done, nothing, script, wait
-    from pursuit.runtime import MissionApprovals, MissionHandle, Report, Runtime, Update, run
+    from pursuit.reports.report import Report, Trial
+    from pursuit.runtime import MissionApprovals, MissionHandle, Runtime, Update, run
     from pursuit.server.problems.api import Problem
     from pursuit.upstream.functions import tool
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "pursuit.core.caps": ("Budget",),
+    "pursuit.core.approvals": ("Approval",),
+    "pursuit.core.best": ("BestPoint",),
+    "pursuit.core.caps": ("Budget", "BudgetUse", "CapUse"),
     "pursuit.core.criteria": ("check", "event", "metric", "predicate", "succeeded"),
+    "pursuit.core.history": ("Call", "Iteration"),
     "pursuit.core.mission": ("Fleet", "Mission", "Pace", "Proposal", "ToolCall"),
+    "pursuit.core.report": ("ApprovalRow", "Status"),
     "pursuit.proposers.client": ("ClientProposer",),
     "pursuit.proposers.python": ("PythonProposer",),
     "pursuit.proposers.repeat": ("RepeatProposer",),
@@ -52,15 +61,23 @@ _MODULES = {
     "pursuit.demo.mission_templates": ("scaffold",),
     "pursuit.errors": ("PursuitError", "ValidationFailed"),
     "pursuit.proposers.view": ("View", "call", "done", "nothing", "script", "wait"),
-    "pursuit.runtime": ("MissionApprovals", "MissionHandle", "Report", "Runtime", "Update", "run"),
+    "pursuit.reports.report": ("Report", "Trial"),
+    "pursuit.runtime": ("MissionApprovals", "MissionHandle", "Runtime", "Update", "run"),
     "pursuit.server.problems.api": ("Problem",),
     "pursuit.upstream.functions": ("tool",),
 }  # fmt: skip
 
 __all__ = [
+    "Approval",
+    "ApprovalRow",
+    "BestPoint",
     "Budget",
+    "BudgetUse",
+    "Call",
+    "CapUse",
     "ClientProposer",
     "Fleet",
+    "Iteration",
     "Mission",
     "MissionApprovals",
     "MissionHandle",
@@ -75,7 +92,9 @@ __all__ = [
     "Runtime",
     "ScriptProposer",
     "SearchProposer",
+    "Status",
     "ToolCall",
+    "Trial",
     "Update",
     "ValidationFailed",
     "View",

@@ -9,13 +9,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import anyio
-import msgspec
 
 from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import (
@@ -32,7 +30,7 @@ from pursuit.config.trust import of_configuration, of_mission, of_servers, own_f
 from pursuit.core.approvals import Approval
 from pursuit.core.events import AnyEvent, Permission
 from pursuit.core.mission import FLEET, Mission, Proposal
-from pursuit.core.report import Trial
+from pursuit.core.report import Status
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Upstream
@@ -47,13 +45,14 @@ from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.contract import DrivingPlace
 from pursuit.proposers.language import ROOM, ModelAccess, Price
 from pursuit.proposers.model.provider import Providers, Retries
+from pursuit.reports.report import Report
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Started
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.limits import ClientLimits
-from pursuit.service.queries import require_id
+from pursuit.service.queries import HistoryPage, MissionPage, VerdictAgain, require_id
 from pursuit.service.runner import Begin, Runner
 from pursuit.service.tasks import Tasks, mission_of
 from pursuit.service.toolbox import Planner, Toolbox
@@ -132,76 +131,6 @@ def task_limits(settings: Mapping[str, float], of_clients: ClientLimits | None =
     )
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Report:
-    """The final report of a mission: `data` is all of it, as JSON."""
-
-    data: Mapping[str, Any]
-
-    @property
-    def session_id(self) -> str:
-        """The mission's id."""
-        return self.data["session_id"]
-
-    @property
-    def status(self) -> str:
-        """The mission's status: `completed`, `terminated`, or why it waits."""
-        return self.data["status"]
-
-    @property
-    def completed(self) -> bool:
-        """Whether the goal was reached."""
-        return self.status == "completed"
-
-    @property
-    def verdict_reason(self) -> str | None:
-        """Why it ended."""
-        return self.data["verdict_reason"]
-
-    def metric(self, name: str) -> float | None:
-        """The last value of a metric."""
-        row = self.data["metrics"].get(name)
-        return None if row is None else row["last"]
-
-    @property
-    def best(self) -> Mapping[str, Any] | None:
-        """The best point that keeps all limits: `metric`, `value`, `args`, `iteration`, `call_id`; None without one."""
-        row = self.data.get("best_point")
-        return row if row is not None and row["feasible"] else None
-
-    def trials(self) -> Any:
-        """The calls with arguments and metrics, one row for each: a pandas DataFrame, or else a list of dicts.
-
-        The columns are the same. At most the newest 10,000; `pursuit report ID -o trials.csv` writes all.
-        """
-        from pursuit.reports.trials import as_frame  # noqa: PLC0415 - pandas loads only when needed
-
-        return as_frame(msgspec.convert(self.data.get("trials", []), list[Trial]))
-
-    def __repr__(self) -> str:
-        best = self.best
-        found = "" if best is None else f", best {best['metric']} = {best['value']:g} with {best['args']}"
-        reason = f" ({self.verdict_reason})" if self.verdict_reason else ""
-        return f"<Report {self.session_id}: {self.status}{reason}, {self.data['iteration_count']} iterations{found}>"
-
-    def _repr_html_(self) -> str:
-        """The report in a notebook: in a frame, because it is a whole page with its own style sheet."""
-        page = escape(self.html(), quote=True)
-        return f'<iframe srcdoc="{page}" style="width:100%;height:480px;border:0" sandbox></iframe>'
-
-    def html(self) -> str:
-        """The report as one self-contained page."""
-        from pursuit.reports.html import render_html  # noqa: PLC0415 - the template engine loads only when needed
-
-        return render_html(self.data)
-
-    def markdown(self) -> str:
-        """The report as Markdown."""
-        from pursuit.reports.markdown import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
-
-        return render_markdown(self.data)
-
-
 class Update(NamedTuple):
     """An event of a mission, and the mission's state after it, which is valid until the next update."""
 
@@ -270,11 +199,11 @@ class MissionHandle:
             if state.terminal and state.seq >= (await self._runtime.runner.state(self.mission_id)).seq:
                 return
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> Status:
         """Everything about the mission but its history."""
         return await self._runtime.runner.status(self.mission_id)
 
-    async def history(self, *, full: bool = False, cursor: str | None = None) -> dict[str, Any]:
+    async def history(self, *, full: bool = False, cursor: str | None = None) -> HistoryPage:
         """The iterations, a hundred a page."""
         return await self._runtime.runner.history(self.mission_id, full=full, cursor=cursor)
 
@@ -282,7 +211,7 @@ class MissionHandle:
         """The final report, or the report as it stands now."""
         return await self._runtime.report(self.mission_id)
 
-    async def checkpoint(self) -> dict[str, Any]:
+    async def checkpoint(self) -> VerdictAgain:
         """The verdict of the last iteration, computed again from the record."""
         return await self._runtime.runner.checkpoint(self.mission_id)
 
@@ -540,12 +469,10 @@ class Runtime:
 
     async def report(self, mission_id: str) -> Report:
         """The report of a mission as it is now."""
-        return Report(await self.runner.report(mission_id))
+        return await self.runner.report(mission_id)
 
-    async def missions(
-        self, *, status: str | None = None, cursor: str | None = None, limit: int = 100
-    ) -> dict[str, Any]:
-        """The missions of the ledger, newest first: `sessions`, and `next_cursor` if there are more."""
+    async def missions(self, *, status: str | None = None, cursor: str | None = None, limit: int = 100) -> MissionPage:
+        """The missions of the ledger, newest first; `next_cursor` is where the next ones begin."""
         return await self.runner.list(status=status, cursor=cursor, limit=limit)
 
     async def interrupted(self) -> list[str]:

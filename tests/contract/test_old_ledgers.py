@@ -26,7 +26,7 @@ async def test_a_ledger_of_an_earlier_release_says_what_it_said_then(ledger: Pat
     async with Runtime(state=state, config=Configuration()) as runtime:
         assert (await runtime.runner.verify(expect=then["root"])).ok
         for mission_id, status in then["missions"].items():
-            now = await runtime.runner.status(mission_id)
+            now = (await runtime.runner.status(mission_id)).as_json()
             assert {key: now[key] for key in status} == status
             assert (await runtime.report(mission_id)).data["iteration_count"] == status["iteration_count"]
             assert await runtime.runner.history(mission_id, full=True)

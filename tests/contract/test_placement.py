@@ -411,13 +411,13 @@ async def test_a_mission_that_no_live_worker_can_drive_says_what_is_missing(new_
     async with runtime(address, measure) as here, runtime(address) as bare, working(bare):
         one = await start(here, proposer=repeat("measure"))
         two = await start(here, proposer=repeat("measure"), queue="gpu")
-        status = await here.runner.status(one)
+        status = (await here.runner.status(one)).as_json()
         assert status["placement"] == "no live worker can drive it: the nearest one lacks the server world"
-        assert "queue gpu, the server world" in (await here.runner.status(two))["placement"]
+        assert "queue gpu, the server world" in (await here.runner.status(two)).placement
         async with working(here, "able", queues=["default", "gpu"]):
             for name in (one, two):
                 await until(here, name, ended)
-        assert "placement" not in await here.runner.status(one)
+        assert "placement" not in (await here.runner.status(one)).as_json()
 
 
 @pytest.mark.guarantee("a-drained-worker-loses-nothing")
@@ -581,7 +581,7 @@ machine_wait = 1.5
             await anyio.sleep(0.01)
         worker.stop()
     async with machine("b") as two, working(two, "two"):
-        said = (await two.runner.status(name))["placement"]
+        said = (await two.runner.status(name)).placement
         assert said.endswith("which runs on a: no worker is live there")
         await two.tasks.maintain()
         await until(two, name, ended)

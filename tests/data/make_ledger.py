@@ -99,7 +99,7 @@ async def main(target: Path) -> None:
                     await runtime.runner.extend(mission_id, {"max_iterations": 9})
                 else:
                     await runtime.runner.run(mission_id)
-                seen[mission_id] = await runtime.runner.status(mission_id)
+                seen[mission_id] = (await runtime.runner.status(mission_id)).as_json()
             root = await runtime.runner.ledger.root()
         with closing(sqlite3.connect(state)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

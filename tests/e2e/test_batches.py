@@ -65,7 +65,7 @@ class Shop:
 
     async def results(self, name: str) -> list[str]:
         """The key of each call of a mission, in the order in which the results came back."""
-        (iteration,) = (await self.runtime.runner.history(name, full=True))["iterations"]
+        (iteration,) = (await self.runtime.runner.history(name, full=True)).as_json()["iterations"]
         return [call["args"]["key"] for call in iteration["calls"]]
 
 
@@ -106,7 +106,7 @@ async def test_with_one_among_them_that_needed_a_persons_yes_they_run_in_order(t
     shop = Shop(tmp_path, ASKS)
     async with shop.runtime as runtime:
         name, _ = await shop.propose("asked", [("safe", key) for key in TEN], ms=20)
-        (row,) = (await runtime.runner.status(name))["pending_approvals"]
+        (row,) = (await runtime.runner.status(name)).as_json()["pending_approvals"]
         assert (row["args"]["key"], shop.record("asked")) == ("k4", []), "nothing is sent before the answer"
         await Approvals(runtime.runner).answer(row["approval_id"], "once")
         await runtime.runner.run(name)

@@ -94,7 +94,7 @@ async def test_nor_does_a_child_that_a_client_starts(tmp_path: Path, monkeypatch
             name = result.structured_content["session_id"]
             spawn = {"tool_calls": [{"tool_name": "fleet.spawn", "args": child}]}
             await client.call_tool("mission_iterate", {"session_id": name, "proposal": spawn})
-            (call,) = (await runtime.runner.history(name, full=True))["iterations"][0]["calls"]
+            (call,) = (await runtime.runner.history(name, full=True)).as_json()["iterations"][0]["calls"]
             if model is None:
                 assert call["outcome"] == "failed"
                 assert "client_models" in call["error"]

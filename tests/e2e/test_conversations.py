@@ -115,7 +115,7 @@ async def test_a_conversation_that_fills_the_window_is_cut_by_a_recorded_summary
                 mission_id = (await runtime.runner.start(wanted)).session_id
                 state = await quickly(runtime.runner).run(mission_id)
                 shown = await runtime.runner.prompt(mission_id, 0)
-                status = await runtime.runner.status(mission_id)
+                status = (await runtime.runner.status(mission_id)).as_json()
                 return state, await events_of(runtime, mission_id, ConversationCompacted), shown, status
 
         state, cuts, shown, status = await scene()
@@ -354,7 +354,7 @@ async def test_an_approval_waits_in_the_middle_of_a_turn_and_the_turn_goes_on(
             assert (state.waiting_for, state.iteration_count, len(endpoint.seen)) == ("approval", 0, 2)
             await runtime.runner.pause(mission_id, reason="Mind the gap.")
         async with Runtime(state=tmp_path / "l.db", config=config, servers={"world": [seen, step]}) as runtime:
-            (asked,) = (await runtime.runner.status(mission_id))["pending_approvals"]
+            (asked,) = (await runtime.runner.status(mission_id)).as_json()["pending_approvals"]
             await Approvals(runtime.runner).answer(asked["approval_id"], "once", stream=mission_id)
             await runtime.runner.resume(mission_id)
             state = await runtime.runner.run(mission_id)

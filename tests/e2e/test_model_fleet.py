@@ -44,7 +44,7 @@ async def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_
             mission_id = (await runtime.runner.start(parent)).session_id
             state = await runtime.runner.run(mission_id)
             assert (state.status, state.tokens, state.lent["max_tokens"]) == ("completed", 1_050, 320)
-            used = (await runtime.runner.status(mission_id))["budget"]["used"]
+            used = (await runtime.runner.status(mission_id)).as_json()["budget"]["used"]
             assert (used["tokens"], used["iterations"], used["tool_calls"]) == (1_370, 2, 2)
             (settled,) = await events_of(runtime, mission_id, CallSettled)
             assert settled.used is not None
@@ -84,7 +84,7 @@ async def of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counte
             )
             mission_id = (await runtime.runner.start(parent)).session_id
             state = await runtime.runner.run(mission_id)
-            return state, (await runtime.runner.status(mission_id))["budget"]["used"]
+            return state, (await runtime.runner.status(mission_id)).as_json()["budget"]["used"]
 
 
 @pytest.mark.guarantee("tokens-never-over-the-cap")

@@ -40,7 +40,7 @@ async def pursued(
         wanted = mission(proposer=replay(proposal(*calls)), tool_allowlist=names)
         mission_id = (await opened.runner.start(wanted)).session_id
         await opened.runner.run(mission_id)
-        page = await opened.runner.history(mission_id, full=True)
+        page = (await opened.runner.history(mission_id, full=True)).as_json()
         tasks = await opened.tasks.list()
         return await outcomes(opened, mission_id), {"rows": page["iterations"][0]["calls"], "tasks": tasks}
 

@@ -68,7 +68,7 @@ async def _crash_and_restart(state: Path, at: int, when: Literal["before", "afte
     before = dict(world.executed)
     async with CrashingRuntime(world, state) as runtime:
         if mission_id is None:
-            found = (await runtime.runner.list())["sessions"]
+            found = (await runtime.runner.list()).as_json()["sessions"]
             assert len(found) == (1 if (at, when) == (2, "after") else 0), "the first write is the audit's"
             assert not before, "nothing may run before the mission is stored"
             return

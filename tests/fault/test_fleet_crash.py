@@ -51,7 +51,7 @@ def mission() -> Mission:
 async def check(runtime: CrashingRuntime, world: World, mission_id: str) -> None:
     state = await runtime.runner.state(mission_id)
     assert state.closed
-    listed = {row["session_id"] for row in (await runtime.runner.list())["sessions"]} - {mission_id}
+    listed = {row["session_id"] for row in (await runtime.runner.list()).as_json()["sessions"]} - {mission_id}
     assert listed <= set(state.children), "a spawn has one child, however often it is begun"
     assert all(child.used == {} for name, child in state.children.items() if name not in listed)
     spent = dict.fromkeys(POOLED, 0.0)

@@ -106,7 +106,7 @@ async def crash_and_restart(
         assert after.tokens - after.conversation.estimated_tokens == 50, "each answer counts once"
         twice = len(set(asked) & set(before))
         if twice:
-            told = (await runtime.runner.status(mission_id))["model"]
+            told = (await runtime.runner.status(mission_id)).as_json()["model"]
             assert told["estimated_tokens"] == after.conversation.estimated_tokens > 0, (
                 "what was in flight is an estimate"
             )

@@ -119,7 +119,7 @@ async def _round(folder: Path, chance: random.Random, word: str) -> float:
         events = await _events(service, mission_id)
         late = max(late, _obeyed(events))
         assert sum(isinstance(e, MissionEnded) for e in events) == 1
-        assert (await service.report(mission_id))["reason_text"] in ("after the pause", "enough", "good enough")
+        assert (await service.report(mission_id)).reason_text in ("after the pause", "enough", "good enough")
         assert (await service.verify()).ok
         _once(record, await calls_of(service.ledger, mission_id))
         return late

@@ -39,7 +39,7 @@ from pursuit.core import criteria, decision, mission, proposing
 from pursuit.core.caps import BY_REASON
 from pursuit.core.events import Outcome, WaitingFor
 from pursuit.core.mission import parse_mission, parse_proposal
-from pursuit.core.state import Status
+from pursuit.core.state import StoredStatus
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.policy.rules import MODES, SEVERITY
@@ -253,7 +253,7 @@ PROMISED = {
     },
     "glossary.md": {
         "outcomes": set(get_args(Outcome)),
-        "statuses": set(get_args(Status)),
+        "statuses": set(get_args(StoredStatus)),
         "waits": set(get_args(WaitingFor)),
     },
 }

@@ -19,9 +19,10 @@ ROOT = Path(__file__).parents[2]
 MODULES = ("pursuit", "pursuit.ports", "pursuit.testing")
 NAMES = """
 pursuit:
-    Budget ClientProposer Fleet Mission MissionApprovals MissionHandle Pace Problem Proposal PursuitError PythonProposer
-    RepeatProposer ReplayProposer Report Runtime ScriptProposer SearchProposer ToolCall Update ValidationFailed View
-    call check done event metric nothing predicate run scaffold script succeeded tool wait
+    Approval ApprovalRow BestPoint Budget BudgetUse Call CapUse ClientProposer Fleet Iteration Mission MissionApprovals
+    MissionHandle Pace Problem Proposal PursuitError PythonProposer RepeatProposer ReplayProposer Report Runtime
+    ScriptProposer SearchProposer Status ToolCall Trial Update ValidationFailed View call check done event metric
+    nothing predicate run scaffold script succeeded tool wait
 pursuit.ports:
     ANY Again Bell Blocked Clock Done Draft DrivingPlace Failed Head Health Job KnownTraits Mission MissionAdmission
     MissionState Performed Placement Proposal Proposed Proposer ProposerContext ProposerFacts ProposerKind

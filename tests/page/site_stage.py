@@ -139,7 +139,7 @@ class Site(House):
                 )
                 waits = (await runtime.pursue(asks)).session_id
                 self.missions[f"waiting-{number}"] = waits
-                (asked,) = (await runtime.runner.status(waits))["pending_approvals"]
+                (asked,) = (await runtime.runner.status(waits)).as_json()["pending_approvals"]
                 self.approvals.append(asked["approval_id"])
 
     async def _attempt(self, one: Any, number: int, label: str) -> None:

@@ -245,7 +245,7 @@ async def test_a_read_only_token_sees_and_cannot_press(tmp_path: Path) -> None:
         async with served.wire() as agent:
             assert (await agent.post("/page/sign-in", data={"token": client})).status_code == 403
         assert not await events_of(runtime, found, ApprovalAnswered)
-        assert (await runtime.runner.status(found))["status"] == "waiting"
+        assert (await runtime.runner.status(found)).status == "waiting"
 
 
 @pytest.mark.guarantee("a-button-is-in-the-audit")

@@ -87,7 +87,7 @@ async def test_a_mission_keeps_the_layer_of_the_caller_who_started_it(tmp_path: 
     async with serving(tmp_path, POLICY) as served:
         mission = await served.start("guest", WIPES)
         await served.runtime.runner.iterate(mission)  # the operator drives it, and it is the guest's still
-        page = await served.runtime.runner.history(mission, full=True)
+        page = (await served.runtime.runner.history(mission, full=True)).as_json()
         (call,) = page["iterations"][0]["calls"]
         assert (call["outcome"], served.world.reached) == ("denied", [])
 
@@ -102,7 +102,7 @@ async def test_a_callers_layer_holds_in_the_mission_of_another_caller(tmp_path: 
         with anyio.fail_after(30):
             while (await service.state(mission)).iteration_count < 1:
                 await anyio.sleep(0.01)
-        page = await service.history(mission, full=True)
+        page = (await service.history(mission, full=True)).as_json()
         assert [call["outcome"] for call in page["iterations"][0]["calls"]] == ["denied"]
         assert served.world.reached == []
         await served.call("other", "mission_iterate", {"session_id": mission})
@@ -250,11 +250,11 @@ async def test_a_client_that_ends_its_mission_as_completed_is_named_or_refused(t
         ended = await served.call("guest", "mission_complete", {"session_id": mission})
         assert bool(ended.get("isError")) is not may
         service = served.runtime.runner
-        status, report = await service.status(mission), await service.report(mission)
+        status, report = (await service.status(mission)).as_json(), await service.report(mission)
         assert status["status"] == ("completed" if may else "pending")
         said = {"by": "guest (http, t 1)", "unmet": ["c"]} if may else None
         assert (status.get("completed_by_client"), report.get("completed_by_client")) == (said, said)
-        assert ("ended on the word of guest" in (report["reason_text"] or "")) is may
+        assert ("ended on the word of guest" in (report.reason_text or "")) is may
 
 
 @pytest.mark.guarantee("missions-have-owners")

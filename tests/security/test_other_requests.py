@@ -167,7 +167,7 @@ async def test_in_a_mission_resources_and_prompts_are_calls_under_policy_and_in_
             for who in ("guest", "other"):
                 started = await served.start(who, mission)
                 await served.call(who, "mission_iterate", {"session_id": started})
-                page = await served.runtime.runner.history(started, full=True)
+                page = (await served.runtime.runner.history(started, full=True)).as_json()
                 made = page["iterations"][0]["calls"]
                 outcomes[who] = [(call["tool"], call["outcome"]) for call in made]
                 assert served.world.reached == ([] if who == "guest" else ["resources/read", "prompts/get"])

@@ -212,7 +212,7 @@ def mission(*steps: Sequence[tuple[str, dict[str, Any]]]) -> Any:
 
 
 async def outcomes(runtime: Runtime, mission_id: str) -> list[tuple[str, str]]:
-    page = await runtime.runner.history(mission_id, full=True)
+    page = (await runtime.runner.history(mission_id, full=True)).as_json()
     calls = [call for iteration in page["iterations"] for call in iteration["calls"]]
     return [(call["tool"].partition(".")[2], call["outcome"]) for call in calls]
 

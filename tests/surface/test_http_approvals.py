@@ -20,13 +20,13 @@ from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import ApprovalAnswered
+from pursuit.core.report import ApprovalRow
 from pursuit.errors import PursuitError
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.server.operator_api import LARGEST_BODY, STATUSES, approval_routes
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
-from pursuit.service.queries import approval_row
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write"),))
 NOBODYS = "approval-0123456789abcdef"
@@ -95,7 +95,7 @@ class Desk:
         name = (await service.start(mission(proposer=repeat("write", **args)))).session_id
         assert (await service.run(name)).waiting_for == "approval"
         (asked,) = await Approvals(service).open(name)
-        return name, approval_row(asked)
+        return name, ApprovalRow.of(asked).as_json()
 
     async def words(self, mission_id: str) -> list[tuple[str, str]]:
         """The answers in the ledger."""

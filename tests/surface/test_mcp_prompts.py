@@ -169,7 +169,7 @@ async def test_a_mission_is_reviewed_from_what_was_recorded(tmp_path: Path, era:
         facts: dict[str, Any] = {}
         for row in rows(text):
             facts.update(row if "iteration_index" not in row else {})
-        assert facts == await here.service.status(mission_id)
+        assert facts == (await here.service.status(mission_id)).as_json()
         iterations = [row["iteration_index"] for row in rows(text) if "iteration_index" in row]
         assert iterations == list(range(10, 60)) and "(the last 50 of 60)" in text
         assert "\n# New orders" not in text and facts["directive"] == directive

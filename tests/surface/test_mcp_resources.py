@@ -28,7 +28,7 @@ async def test_status_and_events_are_what_the_service_says(tmp_path: Path, era: 
         mission_id = await here.start()
         await here.service.iterate(mission_id, iterations=2)
         status = await read(client, f"mission://{mission_id}")
-        assert status == await here.service.status(mission_id)
+        assert status == (await here.service.status(mission_id)).as_json()
         assert status["iteration_count"] == 2
         events = await read(client, f"mission://{mission_id}/events")
         stored = await here.service.ledger.read(mission_id)
@@ -50,7 +50,7 @@ async def test_the_report_comes_for_programs_and_for_people(tmp_path: Path, era:
         await here.service.run(mission_id)
         found: Any = (await client.read_resource(uri)).contents
         assert [content.mime_type for content in found] == ["application/json", "text/markdown"]
-        assert json.loads(found[0].text) == await here.service.report(mission_id)
+        assert json.loads(found[0].text) == (await here.service.report(mission_id)).as_json()
         assert "Weigh it" in found[1].text and "max" in found[1].text
 
 

@@ -102,7 +102,7 @@ async def outcomes(runtime: Runtime, mission_id: str) -> list[tuple[str, str | N
 
 async def history(runtime: Runtime, mission_id: str) -> list[dict[str, Any]]:
     """The ended iterations with everything in them."""
-    return (await runtime.runner.history(mission_id, full=True))["iterations"]
+    return (await runtime.runner.history(mission_id, full=True)).as_json()["iterations"]
 
 
 async def until(runtime: Runtime, mission_id: str, holds: Callable[[MissionState], object]) -> None:

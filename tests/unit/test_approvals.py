@@ -12,12 +12,12 @@ from hands import LONG, Hands
 from pursuit import Budget, Proposal, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import ApprovalAnswered, ApprovalAsked, WaitBegan
+from pursuit.core.report import ApprovalRow
 from pursuit.engine.driver import RunOrder
 from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.audit import Caller
-from pursuit.service.queries import approval_row
 from pursuit.service.run_loop import background_runs
 from pursuit.service.timeline import Timelines
 
@@ -61,12 +61,12 @@ async def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(
     world = World()
     async with world.stage(tmp_path) as runtime:
         name, desk = await _run(runtime, proposer=repeat("write", text="a"))
-        status = await runtime.runner.status(name)
+        status = (await runtime.runner.status(name)).as_json()
         assert (status["status"], status["waiting_for"], world.done) == ("waiting", "approval", [])
         (row,) = status["pending_approvals"]
         assert (row["tool"], row["args"]) == ("world.write", {"text": "a"})
         assert "write" in row["description"] and '"a"' in row["description"]
-        assert [approval_row(one) for one in await desk.open()] == [row]
+        assert [ApprovalRow.of(one).as_json() for one in await desk.open()] == [row]
         assert await desk.open() == await desk.open(name)
         await runtime.runner.run(name)
         assert len(await events_of(runtime, name, ApprovalAsked)) == 1, "asked again, it is the same question"
@@ -78,7 +78,7 @@ async def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(
     async with world.stage(tmp_path) as runtime:
         await runtime.runner.run(name)
         assert world.done == ["a"], "one yes is for one call"
-        status = await runtime.runner.status(name)
+        status = (await runtime.runner.status(name)).as_json()
         assert (status["waiting_for"], status["iteration_count"]) == ("approval", 1)
         (word,) = await events_of(runtime, name, ApprovalAnswered)
         assert (word.by, word.reason) == ("alice (terminal)", "fine")
@@ -95,7 +95,7 @@ async def test_the_plot_of_the_budget_and_the_status_count_the_same(
         desk = Approvals(runtime.runner)
         await desk.answer((await desk.open())[0].approval_id, "once", caller=ALICE)
         await runtime.runner.run(name)
-        used = (await runtime.runner.status(name))["budget"]["used"]["wall_clock_seconds"]
+        used = (await runtime.runner.status(name)).as_json()["budget"]["used"]["wall_clock_seconds"]
         rows = {row["name"]: row["points"] for row in (await Timelines(runtime.runner).course(name))["budget"]}
         assert used > LONG and rows["iterations"] == [(1.0, 0.0)]
         assert rows["wall_clock_seconds"] == [(1.0, pytest.approx(1 - used / cap, abs=LONG / cap / 2))]
@@ -167,9 +167,9 @@ async def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
         name, desk = await _run(runtime, proposer=repeat("write"))
         (row,) = await desk.open()
         await runtime.runner.pause(name)
-        assert (await runtime.runner.status(name))["status"] == "paused"
+        assert (await runtime.runner.status(name)).status == "paused"
         await desk.answer(row.approval_id, "mission")
-        assert (await runtime.runner.status(name))["status"] == "paused", "a yes resumes nothing"
+        assert (await runtime.runner.status(name)).status == "paused", "a yes resumes nothing"
         await runtime.runner.run(name)
         assert world.done == ["x", "x", "x"]
         other, _ = await _run(runtime, proposer=repeat("write"))
@@ -196,7 +196,7 @@ async def test_scripts_and_checks_ask_too_and_go_on_where_they_were(tmp_path: Pa
         await desk.answer(row.approval_id, "once")
         await runtime.runner.run(name)
         assert world.done[-1] == ("more", "check")
-        assert (await runtime.runner.status(name))["status"] == "completed"
+        assert (await runtime.runner.status(name)).status == "completed"
 
 
 async def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ async def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path
             await desk.answer(first.approval_id, "perhaps")  # pyright: ignore[reportArgumentType]
         assert await runtime.runner.ledger.root() == root
         await desk.answer(first.approval_id, "once")
-        assert (await runtime.runner.status(name))["status"] == "waiting", "one question is still open"
+        assert (await runtime.runner.status(name)).status == "waiting", "one question is still open"
         with pytest.raises(Conflict, match="answered already"):
             await desk.answer(first.approval_id, "denied")
         await desk.answer(second.approval_id, "denied")
@@ -268,7 +268,7 @@ async def test_a_call_that_nobody_approves_is_neither_a_failure_nor_progress(
             else:
                 hands.forward()
             await runtime.runner.run(name)
-            status = await runtime.runner.status(name)
+            status = (await runtime.runner.status(name)).as_json()
             assert (status["status"], status["iteration_count"]) == ("waiting", place + 1)
         assert status["no_progress_counter"] == 3, "the first checkpoint compares with nothing"
         assert await outcomes(runtime, name) == [("world.write", "denied")] * 4

@@ -136,5 +136,5 @@ async def test_a_word_beside_a_driver_leaves_a_true_listing(tmp_path: Path) -> N
             await gate.entered.wait()
             await runtime.runner.extend(name, {"max_iterations": 5})
             gate.release.set()
-        (row,) = (await runtime.runner.list())["sessions"]
+        (row,) = (await runtime.runner.list()).as_json()["sessions"]
         assert (row["iteration_count"], row["status"]) == (5, "terminated")

@@ -9,7 +9,7 @@ import pytest
 from engine_stage import mission, proposal, replay, stage
 
 from pursuit import Budget, Mission, metric
-from pursuit.core.best import Best, best_row
+from pursuit.core.best import Best, BestPoint, Violation
 from simulation import Simulation, call, threshold
 
 LIMITS = [threshold("cost", "<=", 1.8), threshold("stress", "<=", 100.0)]
@@ -61,10 +61,10 @@ def test_the_goal_is_the_threshold_that_nothing_reaches_with_the_others_kept() -
 def test_no_feasible_point_is_said_so() -> None:
     simulation = Simulation(criteria=LIMITS)
     simulation.iterate(point(3.0, 150, token="t"))
-    row = best_row(best_of(simulation))
-    assert row is not None and row["feasible"] is False and "value" not in row
-    assert row["infeasible"]["args"] == {"token": "[redacted]"}
-    assert row["infeasible"]["violates"] == [{"criterion_id": "stress", "wanted": "stress <= 100", "value": 150}]
+    row = BestPoint.of(best_of(simulation))
+    assert row is not None and not row.feasible and row.value is None and row.infeasible is not None
+    assert row.infeasible.args == {"token": "[redacted]"}
+    assert row.infeasible.violates == [Violation(criterion_id="stress", wanted="stress <= 100", value=150)]
 
 
 def test_a_limit_without_a_value_is_named_and_loses_to_a_known_one() -> None:
@@ -122,10 +122,10 @@ async def test_report_status_lessons_and_python_name_the_feasible_design(tmp_pat
     async with stage(tmp_path, design) as runtime:
         report = await runtime.pursue(beam)
         assert report.best is not None
-        assert (report.best["metric"], report.best["value"], report.best["args"]) == ("cost", 2, {"x": 2})
-        assert (report.best["iteration"], report.best["infeasible"]["args"]) == (2, {"x": 1})
+        assert (report.best.metric, report.best.value, report.best.args) == ("cost", 2, {"x": 2})
+        assert (report.best.iteration, report.best.infeasible and report.best.infeasible.args) == (2, {"x": 1})
         assert report.data["metrics"]["cost"]["best"] == 2
-        status = await runtime.runner.status(report.session_id)
+        status = (await runtime.runner.status(report.session_id)).as_json()
         assert status["best_point"] == report.data["best_point"]
         assert status["best"] == {"cost <= 1.5": 2, "stress <= 100": 100}
         lessons = "\n".join(report.data["lessons"])

@@ -35,9 +35,9 @@ async def warnings_of(runtime: Runtime, wanted: Any, iterations: int = 5) -> tup
     assert after.get("warnings", []) == told
     again = await runtime.runner.iterate(mission_id, iterations=3, after=2)
     assert again.get("warnings", []) == told, "an answer that was lost says the same"
-    status = await runtime.runner.status(mission_id)
+    status = (await runtime.runner.status(mission_id)).as_json()
     assert status["warnings"][len(status["warnings"]) - len(told) :] == told
-    assert (await runtime.runner.report(mission_id))["warnings"] == status["warnings"]
+    assert (await runtime.runner.report(mission_id)).warnings == status["warnings"]
     return told, status
 
 
@@ -86,10 +86,10 @@ async def test_a_warning_goes_when_the_metric_has_a_value(tmp_path: Path) -> Non
         mission_id = (await runtime.runner.start(wanted)).session_id
         told = (await runtime.runner.iterate(mission_id, iterations=3))["warnings"]
         assert [text.split(" after")[0] for text in told] == ["no value for `late`", "no value for `never`"]
-        assert (await runtime.runner.status(mission_id))["warnings"] == told
+        assert (await runtime.runner.status(mission_id)).warnings == told
         assert "warnings" not in await runtime.runner.iterate(mission_id)
         for shown in (await runtime.runner.status(mission_id), await runtime.runner.report(mission_id)):
-            assert shown["warnings"] == told[1:]
+            assert shown.warnings == told[1:]
 
 
 async def test_nothing_seen_is_said_and_a_tool_that_was_not_called_is_not_blamed(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def ended(folder: Path, proposer: Mapping[str, Any], **more: Any) -> tuple
         wanted = mission(criteria=[metric("val_loss") <= 0], budget=Budget(max_iterations=5), proposer=proposer, **more)
         mission_id = (await runtime.runner.start(wanted)).session_id
         state = await runtime.runner.run(mission_id)
-        report = await runtime.runner.report(mission_id)
+        report = (await runtime.runner.report(mission_id)).as_json()
         return state.verdict_reason, state.iteration_count, report["reason_text"]
 
 
@@ -189,7 +189,7 @@ async def test_a_command_that_worked_once_may_fail_and_one_without_its_metric_sa
         wanted = mission(criteria=[metric("val_loss") <= 0], budget=Budget(max_iterations=3), proposer=SEARCH)
         mission_id = (await runtime.runner.start(wanted)).session_id
         await runtime.runner.run(mission_id)
-        assert (await runtime.runner.status(mission_id))["warnings"] == [
+        assert (await runtime.runner.status(mission_id)).warnings == [
             "no value for `val_loss` after 3 iterations; commands.train: pattern 'val_loss=([0-9.]+)' finds "
             "nothing in the output; no metric was seen yet"
         ]

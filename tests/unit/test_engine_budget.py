@@ -145,7 +145,7 @@ async def test_a_mission_that_waits_for_budget_goes_on_when_it_is_extended(tmp_p
         mission_id = (await service.start(wanted)).session_id
         state = await service.run(mission_id)
         assert (state.status, state.waiting_for, state.wait_detail) == ("waiting", "budget", "max_iterations")
-        assert (await service.list(status="waiting"))["sessions"][0]["waiting_for"] == "budget"
+        assert (await service.list(status="waiting")).as_json()["sessions"][0]["waiting_for"] == "budget"
         assert await service.interrupted() == []
         assert (await service.run(mission_id)).waiting_for == "budget", "driving it again changes nothing"
         assert counter.ran == 2

@@ -35,7 +35,7 @@ async def test_a_fixed_proposal_with_bad_arguments_is_refused_before_anything_is
         }
         with pytest.raises(ValidationFailed):
             await runtime.runner.start(mission(proposer=repeat("put", size=1)))
-        assert (await runtime.runner.list())["sessions"] == []
+        assert (await runtime.runner.list()).as_json()["sessions"] == []
 
 
 async def test_a_script_that_calls_with_bad_arguments_is_denied_and_reads_why(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_results_come_in_proposed_order_and_the_later_call_wins_whoever_an
         assert [one.call_id[-1] for one in settled] == ["1", "0"], "the stage is wrong: the last must answer first"
         (row,) = await history(runtime, report.session_id)
         assert [call["args"]["key"] for call in row["calls"]] == ["first", "last"]
-        assert (await runtime.runner.status(report.session_id))["metrics"] == {"size": 2}
+        assert (await runtime.runner.status(report.session_id)).metrics == {"size": 2}
 
 
 async def test_the_report_and_the_history_show_the_value_that_the_verdict_stands_on(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ async def test_a_name_that_means_no_command_is_a_fault_at_the_start(
     async with stage(tmp_path, certify, checks=checks) as runtime:
         with pytest.raises(ValidationFailed) as caught:
             await runtime.runner.start(mission(criteria=[Check(**NAMED)]))
-        assert (await runtime.runner.list())["sessions"] == []
+        assert (await runtime.runner.list()).as_json()["sessions"] == []
         (fault,) = caught.value.faults
     assert fault.field == "criteria[0].check"
     assert reason in fault.reason

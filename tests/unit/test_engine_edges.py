@@ -204,7 +204,7 @@ async def test_a_run_is_durable_before_its_script_begins(tmp_path: Path) -> None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(drive)
             await began.wait()
-            assert (await other.runner.status(mission_id))["status"] == "running"
+            assert (await other.runner.status(mission_id)).status == "running"
             assert await other.runner.interrupted() == [mission_id]
             tasks.cancel_scope.cancel()
 

@@ -82,7 +82,7 @@ async def test_a_word_with_nobody_driving_writes_the_end_and_the_report(tmp_path
         if ran:
             await runtime.runner.iterate(mission_id)
         await getattr(runtime.runner, word)(mission_id, reason="enough")
-        status = await runtime.runner.status(mission_id)
+        status = (await runtime.runner.status(mission_id)).as_json()
         assert (status["status"], status["verdict_reason"]) == ENDS[word]
         assert status["report"] == f"mission://{mission_id}/report"
         assert len(await events_of(runtime, mission_id, ReportWritten)) == 1
@@ -104,7 +104,7 @@ async def test_resume_goes_on_with_the_same_iteration_at_the_next_call(tmp_path:
         async with driving(runtime, mission_id):
             await gate.entered.wait()
             await service.pause(mission_id, reason="lunch")
-        assert (await service.status(mission_id))["status"] == "paused"
+        assert (await service.status(mission_id)).status == "paused"
         assert await outcomes(runtime, mission_id) == [("world.step", "ok"), ("world.hold", "cancelled")]
         assert await events_of(runtime, mission_id, IterationEnded) == []
         with pytest.raises(SessionPaused):
@@ -233,14 +233,14 @@ async def test_an_exception_in_our_own_code_fails_the_mission_and_resume_goes_on
         assert (await service.run(mission_id)).status == "failed"
         (failure,) = await events_of(runtime, mission_id, MissionFailed)
         assert "RuntimeError: a bug of ours" in failure.trace and "perform" in failure.trace
-        assert (await service.list(status="failed"))["sessions"][0]["session_id"] == mission_id
+        assert (await service.list(status="failed")).as_json()["sessions"][0]["session_id"] == mission_id
         assert await service.interrupted() == []
         upstream.broken = False
         assert (await service.run(mission_id)).status == "completed"
         work = "brittle.work"
         assert await outcomes(runtime, mission_id) == [(work, "unknown"), (work, "ok")], "it is not sent again"
         assert upstream.called == 2
-        assert "failure" not in await service.status(mission_id)
+        assert "failure" not in (await service.status(mission_id)).as_json()
 
 
 @pytest.mark.guarantee("failed-is-resumable")
@@ -248,7 +248,7 @@ async def test_a_failure_says_what_broke_and_not_what_it_was_wrapped_in(tmp_path
     async with stage(tmp_path, servers={"brittle": Brittle()}) as runtime:
         mission_id = await _started(runtime, mission(proposer=repeat("work")))
         await runtime.runner.run(mission_id)
-        assert (await runtime.runner.status(mission_id))["failure"] == "RuntimeError: a bug of ours"
+        assert (await runtime.runner.status(mission_id)).failure == "RuntimeError: a bug of ours"
         assert (await runtime.report(mission_id)).data["reason_text"] == "RuntimeError: a bug of ours"
 
 

@@ -63,7 +63,7 @@ async def test_a_word_wakes_a_mission_that_waits_for_its_pace(tmp_path: Path, wo
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: service.run(mission_id, observer=paced.observe))
             await paced.waits.wait()
-            status = await service.status(mission_id)
+            status = (await service.status(mission_id)).as_json()
             assert (status["status"], status["waiting_for"]) == ("waiting", "pace")
             assert status["waiting_until"] > status["created_at"]
             await getattr(service, word)(mission_id)

@@ -127,7 +127,7 @@ async def test_a_clients_script_runs_where_it_is_allowed_and_its_claims_meet_not
         mission_id = await _started(runtime, wanted)
         answer = await runtime.runner.iterate(mission_id, proposal=Proposal(script=source))
         assert answer["iterations"][0]["verdict_reason"] == "max_iterations"
-        rows = (await runtime.runner.status(mission_id))["criteria"]
+        rows = (await runtime.runner.status(mission_id)).as_json()["criteria"]
         assert [row["status"] for row in rows] == ["inconclusive", "unmet", "unmet", "met"]
         (ended,) = await events_of(runtime, mission_id, ScriptEnded)
         assert ended.claimed and ended.observed == {"mass": 1}, "what it claimed is on record all the same"
@@ -205,7 +205,7 @@ world.weigh()
             {"iteration": 1, "mass": 5, "best": 5, "last": last},
             {"iteration": 2, "mass": 3, "best": 3, "last": last},
         ]
-        assert (await runtime.runner.status(report.session_id))["best"] == {"mass <= 1": 3}
+        assert (await runtime.runner.status(report.session_id)).best == {"mass <= 1": 3}
 
 
 async def test_the_error_of_a_script_is_an_observation_that_the_next_iteration_sees(tmp_path: Path) -> None:

@@ -64,13 +64,13 @@ async def test_a_mission_waits_for_its_task_and_goes_on(tmp_path: Path) -> None:
         mission_id = (await runtime.runner.start(wanted)).session_id
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            status = await runtime.runner.status(mission_id)
+            status = (await runtime.runner.status(mission_id)).as_json()
             assert status["waiting_detail"].startswith("task-")
             claim = await runtime.runner.ledger.claim(mission_id)
             assert claim is not None, "a mission that waits for a task is driven by nobody"
             await claim.release()
             job.go.set()
-        status = await runtime.runner.status(mission_id)
+        status = (await runtime.runner.status(mission_id)).as_json()
         assert (status["status"], job.begun) == ("completed", 1)
         (intent,) = await events_of(runtime, mission_id, CallIntended)
         assert intent.task == (await events_of(runtime, mission_id, WaitBegan))[0].detail
@@ -164,7 +164,7 @@ async def test_a_script_waits_for_a_task_too(tmp_path: Path) -> None:
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             job.go.set()
-        assert ((await runtime.runner.status(mission_id))["status"], job.begun) == ("completed", 1)
+        assert ((await runtime.runner.status(mission_id)).status, job.begun) == ("completed", 1)
 
 
 async def test_an_abort_cancels_the_task(tmp_path: Path) -> None:
@@ -190,11 +190,11 @@ async def test_a_pause_leaves_the_task_and_resume_finds_its_answer(tmp_path: Pat
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
             task_id = (await runtime.runner.state(mission_id)).wait_detail or ""
             await runtime.runner.pause(mission_id)
-        assert (await runtime.runner.status(mission_id))["status"] == "paused"
+        assert (await runtime.runner.status(mission_id)).status == "paused"
         job.go.set()
         await runtime.tasks.store.wait(task_id)
         await runtime.runner.run(mission_id)
-        assert ((await runtime.runner.status(mission_id))["status"], job.begun) == ("completed", 1)
+        assert ((await runtime.runner.status(mission_id)).status, job.begun) == ("completed", 1)
 
 
 async def test_a_lost_task_is_an_unknown_call_and_never_made_again(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_a_result_that_a_mission_waits_for_is_not_pruned(tmp_path: Path) -
         await runtime.tasks.store.wait(task_id)
         assert await runtime.tasks.prune(keep=0) == []
         await runtime.runner.run(mission_id)
-        assert (await runtime.runner.status(mission_id))["status"] == "completed"
+        assert (await runtime.runner.status(mission_id)).status == "completed"
         assert await runtime.tasks.prune(keep=0) == [task_id]
 
 
@@ -241,7 +241,7 @@ async def test_the_wall_clock_counts_a_task_that_nobody_drives(
         hands.forward()
 
         async def used() -> float:
-            return (await service.status(mission_id))["budget"]["used"]["wall_clock_seconds"]
+            return (await service.status(mission_id)).as_json()["budget"]["used"]["wall_clock_seconds"]
 
         assert LONG <= await used() < 2 * LONG, "while it waits, too"
         if how == "it ended":
@@ -272,6 +272,6 @@ async def test_a_task_of_a_client_that_has_gone_is_cancelled_at_the_cap(
         await runtime.runner.iterate(mission_id)
         hands.forward(2 * LONG)
         await until(runtime, mission_id, lambda state: state.closed)
-        status = await runtime.runner.status(mission_id)
+        status = (await runtime.runner.status(mission_id)).as_json()
         assert (status["verdict_reason"], job.cut) == ("max_wall_clock", 1)
         assert LONG <= status["budget"]["used"]["wall_clock_seconds"] < 2 * LONG

@@ -43,14 +43,14 @@ async def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_
         (settled,) = await events_of(runtime, mission_id, CallSettled)
         assert intent.reserved == {"max_iterations": 2}
         assert settled.used == {"max_iterations": 1, "max_tool_calls": 1, "max_tokens": 0, "max_cost_usd": 0}
-        status = await runtime.runner.status(mission_id)
+        status = (await runtime.runner.status(mission_id)).as_json()
         assert status["budget"]["used"]["iterations"] == 2
         assert status["budget"]["used"]["tool_calls"] == 2
         (row,) = status["children"]
         assert (row["status"], row["directive"]) == ("completed", "Measure")
         (made,) = await events_of(runtime, row["session_id"], MissionCreated)
         assert made.parent == mission_id
-        listed = {one["session_id"]: one.get("parent") for one in (await runtime.runner.list())["sessions"]}
+        listed = {one["session_id"]: one.get("parent") for one in (await runtime.runner.list()).as_json()["sessions"]}
         assert listed == {mission_id: None, row["session_id"]: mission_id}
         told = await runtime.report(mission_id)
         for page in (told.markdown(), told.html()):
@@ -99,7 +99,7 @@ async def test_what_a_child_used_counts_towards_the_parents_caps(tmp_path: Path)
         mission_id = (await runtime.runner.start(wanted)).session_id
         state = await runtime.runner.run(mission_id)
         assert (state.verdict_reason, state.iteration_count) == ("max_iterations", 2)
-        status = await runtime.runner.status(mission_id)
+        status = (await runtime.runner.status(mission_id)).as_json()
         assert status["budget"]["used"]["iterations"] == 7
         assert [row["status"] for row in status["children"]] == ["terminated"]
         assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok", "skipped"]
@@ -199,9 +199,9 @@ async def test_a_grandchilds_use_is_its_grandparents_use_too(tmp_path: Path) -> 
         mission_id = (await runtime.runner.start(wanted)).session_id
         state = await runtime.runner.run(mission_id)
         assert state.status == "completed"
-        used = (await runtime.runner.status(mission_id))["budget"]["used"]
+        used = (await runtime.runner.status(mission_id)).as_json()["budget"]["used"]
         assert (used["iterations"], used["tool_calls"]) == (3, 3)
-        assert len((await runtime.runner.list())["sessions"]) == 3
+        assert len((await runtime.runner.list()).as_json()["sessions"]) == 3
 
 
 async def test_only_a_mission_with_a_fleet_is_offered_the_tool(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ async def test_the_parents_policy_holds_for_its_children_and_their_questions_are
         approvals = Approvals(runtime.runner)
         async with driving(runtime, mission_id):
             await until(runtime, mission_id, lambda state: state.waiting_for == "task")
-            (row,) = (await runtime.runner.status(mission_id))["children"]
+            (row,) = (await runtime.runner.status(mission_id)).as_json()["children"]
             while await runtime.runner.ledger.row(row["session_id"]) is None:  # its id is recorded first
                 await anyio.sleep(0.01)
             await until(runtime, row["session_id"], lambda state: state.waiting_for == "approval")
@@ -284,9 +284,9 @@ async def test_a_child_is_under_the_policy_for_whoever_started_its_parent(tmp_pa
         guest = Caller(who="guest", transport="http", credential="guest")
         mission_id = (await runtime.runner.start(parent(child()), caller=guest)).session_id
         await runtime.runner.run(mission_id)
-        rows = (await runtime.runner.list())["sessions"]
+        rows = (await runtime.runner.list()).as_json()["sessions"]
         (born,) = [row["session_id"] for row in rows if row["session_id"] != mission_id]
-        page = await runtime.runner.history(born, full=True)
+        page = (await runtime.runner.history(born, full=True)).as_json()
         assert [call["outcome"] for call in page["iterations"][0]["calls"]] == ["denied"]
 
 
@@ -300,5 +300,5 @@ async def test_a_parents_wall_clock_runs_while_its_children_work_and_ends_them(t
         assert state.wall_clock >= 0.4
         # Slowly, the child's own clock, which is its parent's, may end it first.
         assert [outcome for _, outcome in await outcomes(runtime, mission_id)] in (["cancelled"], ["ok"])
-        (row,) = (await runtime.runner.status(mission_id))["children"]
+        (row,) = (await runtime.runner.status(mission_id)).as_json()["children"]
         assert (row["status"], crowd.inside) == ("terminated", 0)  # on a slow machine it never gets inside

@@ -65,7 +65,7 @@ async def test_lessons_say_what_was_never_met_and_what_was_denied(tmp_path: Path
         for _ in range(4):
             again = Proposal.model_validate(proposal(("world.tune", {"x": 1})))
             await runtime.runner.iterate(mission_id, proposal=again)
-        lessons = (await runtime.runner.report(mission_id))["lessons"]
+        lessons = (await runtime.runner.report(mission_id)).lessons
         best = 'the best latency_ms was 299, from world.tune with {"x":1} in iteration 1'
         assert lessons[0] == f"latency_ms < 10 was never met: {best}."
         assert lessons[1] == "event certified was never met."
@@ -80,7 +80,7 @@ async def test_the_operators_reason_is_a_lesson_and_a_mission_that_did_nothing_h
         service = runtime.runner
         mission_id = (await service.start(tuning(1))).session_id
         await service.abort(mission_id, reason="the wrong\nshop")
-        assert (await service.report(mission_id))["lessons"] == ["The operator ended it: the wrong shop."]
+        assert (await service.report(mission_id)).lessons == ["The operator ended it: the wrong shop."]
         (row,) = (await service.lessons("shops"))["missions"]
         assert (row["session_id"], row["status"]) == (mission_id, "terminated")
 

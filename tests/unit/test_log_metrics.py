@@ -215,7 +215,7 @@ async def test_a_mission_is_decided_by_what_a_command_printed(kind: str, tmp_pat
         else:
             await opened.runner.run(mission_id)
         (row, *_) = await history(opened, mission_id)
-        assert (await opened.runner.status(mission_id))["status"] == "completed"
+        assert (await opened.runner.status(mission_id)).status == "completed"
         (call,) = row["calls"]
         x = call["args"]["x"]
         assert call["metrics"] == {"val_loss": x, "worst": 9, "acc": 0.5, "loss": 1, "first": 9}

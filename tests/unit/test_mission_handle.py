@@ -30,11 +30,11 @@ async def test_start_runs_nothing_and_run_drives_to_the_end(tmp_path: Path) -> N
     async with stage(tmp_path, count) as runtime:
         handle = await runtime.start(mission(proposer=repeat("count"), criteria=[metric("x") >= 1]))
         status = await handle.status()
-        assert (status["status"], status["session_id"]) == ("pending", handle.mission_id)
+        assert (status.status, status.mission_id) == ("pending", handle.mission_id)
         report = await handle.run()
         assert isinstance(report, Report) and report.completed
         assert await handle.report() == report == await handle.result()
-        assert (await handle.checkpoint())["verdict_reason"] == "criteria_met"
+        assert (await handle.checkpoint()).verdict_reason == "criteria_met"
         assert runtime.mission(handle.mission_id) == handle
 
 
@@ -45,7 +45,7 @@ async def test_a_program_drives_step_by_step(tmp_path: Path) -> None:
         for x in (1, 3):
             step = await handle.iterate(proposal=Proposal(tool_calls=[ToolCall(tool_name="count", args={"x": x})]))
         assert step["status"] == "completed"
-        assert len((await handle.history())["iterations"]) == 2
+        assert len((await handle.history()).iterations) == 2
         other = await runtime.start(mission(proposer=repeat("count"), budget=Budget(max_iterations=5)))
         assert len((await other.iterate(3))["iterations"]) == 3
 
@@ -60,7 +60,7 @@ async def test_result_waits_for_another_runtime_and_never_drives(tmp_path: Path)
 
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
-        assert not reports and (await handle.status())["iteration_count"] == 0
+        assert not reports and (await handle.status()).iteration_count == 0
         await there.mission(handle.mission_id).run()
     assert [report.status for report in reports] == ["terminated"]
 
@@ -84,9 +84,9 @@ async def test_resume_lifts_a_pause_and_drives_nothing(tmp_path: Path) -> None:
         await handle.iterate()
         await handle.pause(reason="lunch")
         status = await handle.status()
-        assert (status["status"], status["paused_reason"]) == ("paused", "lunch")
+        assert (status.status, status.paused_reason) == ("paused", "lunch")
         await handle.resume()
-        assert (await handle.status())["iteration_count"] == 1
+        assert (await handle.status()).iteration_count == 1
         with pytest.raises(NotPaused):
             await handle.resume()
         await handle.abort(reason="enough")
@@ -116,16 +116,14 @@ async def test_the_ledger_is_listed_searched_and_verified(tmp_path: Path) -> Non
     async with stage(tmp_path, count) as runtime:
         handle = await runtime.start(mission(proposer=repeat("count")))
         await handle.run()
-        assert [row["session_id"] for row in (await runtime.missions(status="terminated"))["sessions"]] == [
-            handle.mission_id
-        ]
+        assert [row.mission_id for row in (await runtime.missions(status="terminated")).missions] == [handle.mission_id]
         assert await runtime.interrupted() == []
         assert (await runtime.verify()).ok
         assert "missions" in await runtime.lessons("happens")
         await handle.export(tmp_path / "mission.jsonl")
         assert (tmp_path / "mission.jsonl").stat().st_size
         await handle.forget()
-        assert (await runtime.missions())["sessions"] == []
+        assert (await runtime.missions()).missions == []
         with pytest.raises(SessionNotFound):
             await handle.status()
 

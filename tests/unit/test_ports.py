@@ -158,10 +158,10 @@ async def test_the_clock_of_the_program_is_the_clock_of_its_missions(tmp_path: P
     with testing.temporary_ledger() as state:
         async with Runtime(state=state, config=Configuration(), tools=[count], clock=clock) as runtime:
             handle = await runtime.start(mission(proposer=repeat("count"), tool_allowlist=["python.*"]))
-            assert (await handle.status())["created_at"] == "1970-01-01T00:16:40.000+00:00"
+            assert (await handle.status()).as_json()["created_at"] == "1970-01-01T00:16:40.000+00:00"
             clock.advance(60)
             await handle.run()
-            assert (await handle.status())["ended_at"] == "1970-01-01T00:17:40.000+00:00"
+            assert (await handle.status()).as_json()["ended_at"] == "1970-01-01T00:17:40.000+00:00"
     assert not state.exists()
 
 

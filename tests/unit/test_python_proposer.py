@@ -241,7 +241,7 @@ async def test_code_is_never_taken_from_the_ledger(tmp_path: Path) -> None:
         with pytest.raises(ProposerNotHere, match="never taken from the"):
             await runtime.resume(started.session_id)
         assert (await runtime.runner.state(started.session_id)).iteration_count == 0
-        assert (await runtime.runner.status(started.session_id))["proposer"] == "python"
+        assert (await runtime.runner.status(started.session_id)).proposer == "python"
         assert (await runtime.report(started.session_id)).status == "pending"
         assert (await runtime.runner.verify()).ok
 

@@ -16,9 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from pursuit.reports.html import render_html
-from pursuit.reports.markdown import inline, render_markdown, table
+from pursuit.reports import html, markdown
+from pursuit.reports.markdown import inline, table
 from pursuit.reports.plots import HEIGHT, MAX_POINTS, WIDTH, line_plot, nice_step, thin, value_axis
+from pursuit.reports.report import Report
 from pursuit.reports.wording import figure, moment, seconds, span, text
 
 HOSTILE = (
@@ -26,6 +27,14 @@ HOSTILE = (
     "</td> [x](http://evil.example) ![y](http://evil.example/i.png) <http://evil.example> `code` "
     "{{ 7 * 7 }} \u202e \ud800 \x00"
 )
+
+
+def render_html(report: dict[str, Any]) -> str:
+    return html.render_html(Report.read(report))
+
+
+def render_markdown(report: dict[str, Any]) -> str:
+    return markdown.render_markdown(Report.read(report))
 
 
 def full_report(word: str = "plain") -> dict[str, Any]:

@@ -71,7 +71,7 @@ async def serving(
 
 
 async def missions(runtime: Server) -> list[dict[str, Any]]:
-    return (await runtime.runner.list())["sessions"]
+    return (await runtime.runner.list()).as_json()["sessions"]
 
 
 async def ended(runtime: Server, count: int) -> list[dict[str, Any]]:

@@ -234,6 +234,7 @@ async def test_a_winner_that_fails_when_it_is_repeated_does_not_hold_the_search_
 async def test_the_best_point_of_a_noisy_search_is_a_mean(tmp_path: Path) -> None:
     report, calls, scale = await searched(tmp_path, 2, [metric("mass") <= 1], 40, noise=True)
     best = report.best
-    again = [mass for mass, at in zip(scale.weighed, calls, strict=True) if at == tuple(best["args"].values())]
-    assert best["times"] == len(again) >= 3 and best["value"] == pytest.approx(sum(again) / len(again))
-    assert best["value"] > min(scale.weighed)
+    assert best is not None and best.args is not None and best.value is not None
+    again = [mass for mass, at in zip(scale.weighed, calls, strict=True) if at == tuple(best.args.values())]
+    assert best.times == len(again) >= 3 and best.value == pytest.approx(sum(again) / len(again))
+    assert best.value > min(scale.weighed)

@@ -66,12 +66,12 @@ async def test_the_status_has_the_specified_shape(tmp_path: Path) -> None:
             proposer=repeat("step"),
         )
         assert MISSION_ID.fullmatch(mission_id)
-        pending = await service.status(mission_id)
+        pending = (await service.status(mission_id)).as_json()
         assert pending["status"] == "pending"
         assert not {"started_at", "ended_at", "verdict", "waiting_for", "report"} & set(pending)
         assert [row["status"] for row in pending["criteria"]] == ["inconclusive", "inconclusive"]
         await service.iterate(mission_id, iterations=2)
-        status = await service.status(mission_id)
+        status = (await service.status(mission_id)).as_json()
         assert status["criteria"][0] == {
             "criterion_id": "mass <= 2",
             "kind": "metric_threshold",
@@ -103,22 +103,22 @@ async def test_history_comes_a_hundred_a_page(tmp_path: Path) -> None:
     async with stage(tmp_path, step) as runtime:
         service = runtime.runner
         mission_id = await _started(runtime, budget=Budget(max_iterations=205), proposer=repeat("step"))
-        assert (await service.history(mission_id))["iterations"] == []
+        assert (await service.history(mission_id)).as_json()["iterations"] == []
         await service.iterate(mission_id, iterations=100)
-        first = await service.history(mission_id)
+        first = (await service.history(mission_id)).as_json()
         assert len(first["iterations"]) == 100 and "next_cursor" not in first
         await service.run(mission_id)
-        page = await service.history(mission_id)
+        page = (await service.history(mission_id)).as_json()
         found, pages = [row["iteration_index"] for row in page["iterations"]], 1
         while "next_cursor" in page:
-            page = await service.history(mission_id, cursor=page["next_cursor"])
+            page = (await service.history(mission_id, cursor=page["next_cursor"])).as_json()
             found += [row["iteration_index"] for row in page["iterations"]]
             pages += 1
         assert found == list(range(205)) and pages == 3
         row = page["iterations"][-1]
         assert set(row) == {"iteration_index", "verdict", "verdict_reason", "started_at", "ended_at"}
         assert row["verdict_reason"] == "max_iterations"
-        full = (await service.history(mission_id, full=True))["iterations"][0]
+        full = (await service.history(mission_id, full=True)).as_json()["iterations"][0]
         assert set(full) >= {"strategy", "calls", "observation", "criteria"}
         assert full["observation"]["metrics"] == {"mass": 3}
         assert full["calls"][0]["outcome"] == "ok"
@@ -136,13 +136,13 @@ async def test_the_list_is_newest_first_by_status_and_in_pages(tmp_path: Path) -
         service = runtime.runner
         ids = [await _started(runtime, directive=f"Number {n}", proposer=repeat("step")) for n in range(5)]
         await service.run(ids[1])
-        listed = (await service.list())["sessions"]
+        listed = (await service.list()).as_json()["sessions"]
         assert [row["session_id"] for row in listed] == ids[::-1]
         assert set(listed[0]) == {"session_id", "status", "created_at", "iteration_count", "directive"}
-        (ended,) = (await service.list(status="terminated"))["sessions"]
+        (ended,) = (await service.list(status="terminated")).as_json()["sessions"]
         assert (ended["session_id"], ended["iteration_count"], ended["directive"]) == (ids[1], 1, "Number 1")
-        page = await service.list(limit=3)
-        rest = await service.list(limit=3, cursor=page["next_cursor"])
+        page = (await service.list(limit=3)).as_json()
+        rest = (await service.list(limit=3, cursor=page["next_cursor"])).as_json()
         assert [row["session_id"] for row in page["sessions"] + rest["sessions"]] == ids[::-1]
         assert "next_cursor" not in rest
         with pytest.raises(InvalidArgument):
@@ -167,7 +167,7 @@ async def test_a_checkpoint_gives_the_answer_that_the_iteration_got(tmp_path: Pa
         elif end == "paused":
             await service.pause(mission_id)
         before = (await service.state(mission_id)).seq
-        again = await service.checkpoint(mission_id)
+        again = (await service.checkpoint(mission_id)).as_json()
         assert {**row, **again} == {"session_id": mission_id, **row}
         assert (await service.state(mission_id)).seq == before, "it only looks"
 
@@ -227,7 +227,7 @@ async def test_a_forgotten_mission_leaves_a_tombstone_and_nothing_else(tmp_path:
         for verb in (service.status, service.report, service.history, service.run, service.forget, service.pause):
             with pytest.raises(SessionNotFound):
                 await verb(mission_id)
-        (row,) = (await service.list(status="forgotten"))["sessions"]
+        (row,) = (await service.list(status="forgotten")).as_json()["sessions"]
         assert (row["session_id"], row["status"], row["directive"]) == (mission_id, "forgotten", "")
         proof = await service.verify()
         head = await service.ledger.row("audit")
@@ -312,4 +312,6 @@ async def test_a_report_of_a_mission_that_goes_on_says_how_it_stands(tmp_path: P
         await runtime.runner.iterate(mission_id)
         report = await runtime.report(mission_id)
         assert (report.status, report.data["iteration_count"], report.metric("mass")) == ("running", 1, 3)
-        assert "report" not in await runtime.runner.status(mission_id), "only an ended mission has a final one"
+        assert "report" not in (await runtime.runner.status(mission_id)).as_json(), (
+            "only an ended mission has a final one"
+        )

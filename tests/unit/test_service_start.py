@@ -31,7 +31,7 @@ async def test_a_start_warns_of_criteria_that_believe_any_tool(tmp_path: Path) -
         started = await runtime.runner.start(mission(criteria=criteria))
         assert ["mass <= 2" in started.warnings[0], "event weighed" in started.warnings[1]] == [True, True]
         assert len(started.warnings) == 2
-        assert (await runtime.runner.status(started.session_id))["warnings"] == list(started.warnings)
+        assert (await runtime.runner.status(started.session_id)).warnings == list(started.warnings)
         assert (await runtime.runner.start(mission(criteria=sourced))).warnings == ()
         alone = mission(criteria=criteria, tool_allowlist=["step"])
         assert (await runtime.runner.start(alone)).warnings == ()
@@ -72,7 +72,7 @@ async def test_the_allowlist_takes_names_and_globs_and_never_a_control_tool(tmp_
         service = runtime.runner
 
         async def tools(**given: Any) -> list[str]:
-            return (await service.status(await _started(runtime, **given)))["tool_allowlist"]
+            return (await service.status(await _started(runtime, **given))).tool_allowlist
 
         assert await tools(allow_all_tools=True) == ["world.step", "world.stop", "other.stop"]
         assert await tools(tool_allowlist=["step", "other.stop"]) == ["world.step", "other.stop"]
@@ -122,7 +122,7 @@ async def test_every_fault_of_a_mission_is_told_at_once_and_nothing_is_stored(tm
             "observe[0].tool",
             "proposer.proposals[0].tool_calls[0].tool_name",
         ]
-        assert (await runtime.runner.list())["sessions"] == []
+        assert (await runtime.runner.list()).as_json()["sessions"] == []
 
 
 async def test_criteria_that_can_end_no_mission_are_refused_together_with_other_faults(tmp_path: Path) -> None:

@@ -17,10 +17,9 @@ import pursuit
 from pursuit import Budget, Report, metric
 from pursuit.cli.progress import iteration_line
 from pursuit.cli.reports import format_of
-from pursuit.core.report import Trial
 from pursuit.engine.driver import RunOrder, assemble
 from pursuit.errors import ExtraMissing, InvalidArgument
-from pursuit.reports.trials import as_csv, as_frame, as_parquet, table_of
+from pursuit.reports.report import Trial, as_csv, as_frame, as_parquet, table_of
 from pursuit.service.timeline import Timelines
 
 
@@ -75,7 +74,10 @@ async def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: i
         name = (await runtime.runner.start(wanted)).session_id
         await runtime.runner.driver.drive(RunOrder(name, iterations=2))
         await runtime.runner.run(name)
-        stored, built = await runtime.runner.report(name), await assemble(runtime.runner.ledger, name)
+        stored, built = (
+            (await runtime.runner.report(name)).as_json(),
+            (await assemble(runtime.runner.ledger, name)).data,
+        )
     later = {"warnings", "ledger"}
     assert {key: value for key, value in stored.items() if key not in later} == {
         key: value for key, value in json.loads(json.dumps(built)).items() if key not in later
@@ -92,7 +94,7 @@ def test_each_trial_is_a_row_with_its_arguments_and_metrics(report: Report) -> N
     (best,) = [row for row in rows if row["best"] == "True"]
     assert float(best["loss"]) == min(float(row["loss"]) for row in done)
     assert report.best is not None
-    assert (report.best["value"], report.best["args"]["x"]) == (float(best["loss"]), float(best["x"]))
+    assert (report.best.value, report.best.args and report.best.args["x"]) == (float(best["loss"]), float(best["x"]))
     assert {row["api_token"] for row in rows} == {"[redacted]"}
     assert all("too large" in row["error"] for row in rows if row["outcome"] == "failed")
 
@@ -110,7 +112,7 @@ async def test_plots_have_each_trial_of_a_batch_and_a_mean_is_called_a_mean(tmp_
         wanted = mission(criteria=[metric("score") >= 1], budget=Budget(max_iterations=3), proposer=proposer)
         name = (await runtime.runner.start(wanted)).session_id
         await runtime.runner.run(name, observer=lambda _, _phase, state: lines.append(iteration_line(state)))
-        report, course = Report(await runtime.runner.report(name)), await Timelines(runtime.runner).course(name)
+        report, course = await runtime.runner.report(name), await Timelines(runtime.runner).course(name)
     made = [(row["iteration"], row["metrics"]["score"]) for row in report.data["trials"]]
     assert len(made) == 9 and [tuple(point) for point in report.data["metrics"]["score"]["points"]] == made
     assert [tuple(point) for point in course["metrics"][0]["points"]] == [(at + 1, value) for at, value in made]

@@ -144,14 +144,14 @@ class AttemptRun:
             await runtime.runner.run(mission_id, observer=see)
         status = await runtime.runner.status(mission_id)
         state = await load_attempt(ledger, self.attempt_id)
-        row = attempt_row(self._problem, state, status["budget"]["used"])
+        row = attempt_row(self._problem, state, status.budget.as_json()["used"])
         ended = await ended_attempt(runtime, status)
         reason = None if ended is None else ended.reason or None
         drive.screen.render(show_problems.attempt(self._context, {**row, "why": reason}, status))
         if ended is None:
-            blocked = status.get("waiting_for") in ("approval", "budget")
+            blocked = status.waiting_for in ("approval", "budget")
             drive.screen.next_step(drive.next_step(status) if blocked else self._next_step(mission_id))
-        return EXIT.get(status["status"], 0)
+        return EXIT.get(status.status, 0)
 
     def _next_step(self, mission_id: str) -> str:
         """How to continue; `serve` gets the mode, which it does not take from the mission."""
@@ -232,12 +232,12 @@ class AgentsRun(AttemptRun):
                 await self._open_attempts(runtime)
         status = await runtime.runner.status(mission_id)
         found = await compared(runtime.runner, self._problem, [])
-        mine = {row["session_id"] for row in status["workspace"].get("agents", ())} or {mission_id}
+        mine = {one.session_id for one in (status.workspace and status.workspace.agents) or ()} or {mission_id}
         rows = [row for row in found["attempts"] if row["mission"] in mine]
         shown = show_problems.comparison([{**found, "attempts": rows, "agents": []}])
         compare = Hint(f"compare: {self._context.command('problem', 'compare', str(self._problem.path))}")
-        code = EXIT.get(status["status"], 0)
-        return drive.screen.render(CommandAnswer({**status, "attempts": rows}, shown, compare, code=code))
+        code = EXIT.get(status.status, 0)
+        return drive.screen.render(CommandAnswer({**status.as_json(), "attempts": rows}, shown, compare, code=code))
 
     async def _open_attempts(self, runtime: Runtime) -> None:
         """Opens the attempts of agents that handed nothing in, so that comparisons show them."""

@@ -198,7 +198,7 @@ class Screen:
         """Prints one JSON document; indented on a terminal."""
         import msgspec
 
-        body = msgspec.json.encode(data)
+        body = msgspec.json.encode(data, enc_hook=lambda value: value.as_json())
         if sys.stdout.isatty():
             body = msgspec.json.format(body, indent=2)
         self.plain(body.decode())

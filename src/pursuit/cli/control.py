@@ -90,11 +90,11 @@ async def extend(
 
 def _state(context: Context, mission_id: str, state: MissionState) -> CommandAnswer:
     from pursuit.cli import show
-    from pursuit.service.queries import status_of
+    from pursuit.core.report import Status
 
-    status = status_of(mission_id, state)
-    facts = {"mission": mission_id, "status": status["status"], "why": show.why(status)}
-    ended = status["status"] in ENDED
+    status = Status.of(mission_id, state)
+    facts = {"mission": mission_id, "status": status.status, "why": show.why(status)}
+    ended = status.status in ENDED
     step = context.command("report", mission_id) if ended else show.continue_command(context, status)
     return CommandAnswer(status, facts_of({key: text for key, text in facts.items() if text}), Hint(f"next: {step}"))
 
@@ -110,17 +110,20 @@ async def approvals(
     reveal: Annotated[bool, typer.Option("--reveal", help="With show: secrets, too; it is in the audit.")] = False,
 ) -> CommandAnswer:
     """Show the calls that wait for your approval, or with `show ID` the arguments of one whole."""
+    from pursuit.core.report import ApprovalRow
     from pursuit.service.approvals import Approvals
-    from pursuit.service.queries import approval_row, find_id
+    from pursuit.service.queries import find_id
 
     approvals, given = Approvals(context.service), words or []
     if given[:1] == ["show"] and len(given) == len(("show", "ID")):
         shown = await approvals.show(await approvals.find(given[1]), reveal=reveal)
-        return CommandAnswer(approval_row(shown), _whole(shown))
+        return CommandAnswer(ApprovalRow.of(shown).as_json(), _whole(shown))
     if len(given) > 1 or reveal or given == ["show"]:
         raise InvalidArgument("give one MISSION, or show and the ID of one question; --reveal goes with show")
     found = await approvals.open(await find_id(context.service.ledger, "mission", given[0]) if given else None)
-    return CommandAnswer({"approvals": [approval_row(one) for one in found]}, _open_questions(context, found))
+    return CommandAnswer(
+        {"approvals": [ApprovalRow.of(one).as_json() for one in found]}, _open_questions(context, found)
+    )
 
 
 def _open_questions(context: Context, found: Sequence[Approval]) -> Iterator[Part]:

@@ -11,7 +11,7 @@ import termios
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -40,6 +40,9 @@ from pursuit.policy.rules import parse_mode
 from pursuit.reports.wording import compact
 from pursuit.runtime import Runtime, open_planner
 from pursuit.service.approvals import Approvals
+
+if TYPE_CHECKING:
+    from pursuit.core.report import Status
 
 CONCURRENT_MISSIONS = 8
 MAX_IN_HINT = 3
@@ -81,10 +84,12 @@ class Drive:
             mission_id = await self.accept(runtime, loaded, for_workers=True)
             placed = await runtime.runner.place(mission_id)
             status = await runtime.runner.status(mission_id)
-            keys = ("session_id", "status", "warnings", *(["placement"] if "placement" in status else []))
+            keys, data = ("session_id", "status", "warnings", "placement"), status.as_json()
             run = Hint(f"run it with: {show.continue_command(self.context, status)}")
             parts = self._placed(mission_id, status) if placed else (run,)
-            return self.screen.render(CommandAnswer({key: status[key] for key in keys}, mission_id, *parts))
+            return self.screen.render(
+                CommandAnswer({key: data[key] for key in keys if key in data}, mission_id, *parts)
+            )
 
         return self.conduct(work, of_mission(loaded))
 
@@ -109,8 +114,8 @@ class Drive:
 
         return self.conduct(work)
 
-    def _placed(self, mission_id: str, status: Mapping[str, Any]) -> tuple[Part, ...]:
-        drives = Note(status.get("placement", f"workers drive it: {self.context.command('workers')}"))
+    def _placed(self, mission_id: str, status: Status) -> tuple[Part, ...]:
+        drives = Note(status.placement or f"workers drive it: {self.context.command('workers')}")
         return drives, Hint(f"follow it with: {self.context.command('watch', mission_id)}")
 
     def resume_all(self) -> int:
@@ -294,7 +299,8 @@ class Drive:
             return {"session_id": mission_id, "error": cause.as_dict()}
         self._begun.remove(mission_id)  # not after a signal, whose answer names it
         keys = ("session_id", "status", "verdict", "verdict_reason", "waiting_for", "failure", "iteration_count")
-        row = {key: status[key] for key in keys if key in status}
+        data = status.as_json()
+        row = {key: data[key] for key in keys if key in data}
         return {**row, "why": show.why(status), **({"report_files": files} if files else {})}
 
     async def _finish(self, runtime: Runtime, mission_id: str, more: dict[str, Any]) -> int:
@@ -308,42 +314,42 @@ class Drive:
             parts.append(attempt.parts())
         if files:
             parts.append(Fact("report", files["html"]))
-        ended = attempt is None and status["status"] == "terminated"
+        ended = attempt is None and status.status == "terminated"
         way = show.way_on_from(self.context, mission_id, await runtime.runner.state(mission_id)) if ended else None
         step = self.next_step(status) if attempt is None else attempt.next_step(self.context)
         parts.append(Hint("; ".join(filter(None, (way, step)))))
-        data = {**status, **more, **found, **({"report_files": files} if files else {})}
-        return self.screen.render(CommandAnswer(data, *parts, code=EXIT.get(status["status"], 0)))
+        data = {**status.as_json(), **more, **found, **({"report_files": files} if files else {})}
+        return self.screen.render(CommandAnswer(data, *parts, code=EXIT.get(status.status, 0)))
 
-    async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
+    async def _files(self, runtime: Runtime, status: Status) -> dict[str, str]:
         """Writes the files of the final report; if that fails, a note says so and nothing else changes."""
-        if status["status"] not in ENDED:
+        if status.status not in ENDED:
             return {}
-        mission_id = status["session_id"]
+        mission_id = status.mission_id
         try:
             return write_reports(self.context, mission_id, await runtime.runner.report(mission_id))
         except (InvalidArgument, OSError) as error:
             self.screen.note(f"the report stays in the ledger: {error}")
             return {}
 
-    def next_step(self, status: dict[str, Any]) -> str:
+    def next_step(self, status: Status) -> str:
         """What a person can do now."""
-        say, mission_id = self.context.command, status["session_id"]
-        match (status["status"], status.get("waiting_for")):
+        say, mission_id = self.context.command, status.mission_id
+        match (status.status, status.waiting_for):
             case ("completed" | "terminated", _):
-                workspace: dict[str, Any] = status.get("workspace") or {}
-                take = f"take it over: {say('workspace', 'apply', mission_id)}; " if "branch" in workspace else ""
+                branch = None if status.workspace is None else status.workspace.branch
+                take = "" if branch is None else f"take it over: {say('workspace', 'apply', mission_id)}; "
                 return f"{take}see it again: {say('report', mission_id)}"
             case (_, "proposal"):
                 return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
             case (_, "approval"):
-                asked = [row["approval_id"] for row in status["pending_approvals"]]
+                asked = [one.approval_id for one in status.pending_approvals]
                 answers = " and ".join(say("approve", one) for one in asked[:MAX_IN_HINT])
                 rest = f" (there are {len(asked)}: {say('approvals', mission_id)})" if len(asked) > MAX_IN_HINT else ""
                 then = "it goes on here" if self._wait else say("resume", mission_id)
                 return f"it asks first: {answers or say('approvals', mission_id)}{rest}, or deny it; then {then}"
             case (_, "budget"):
-                more = say("extend", mission_id, BY_REASON[status["waiting_detail"]].option, "N")
+                more = say("extend", mission_id, BY_REASON[status.waiting_detail or ""].option, "N")
                 then = "it goes on here" if self._wait else show.continue_command(self.context, status)
                 return f"raise a cap: {more}, then {then}"
             case _:

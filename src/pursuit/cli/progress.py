@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import msgspec
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
 from pursuit.cli.show import best_words
 from pursuit.core.audit import redacted
-from pursuit.core.best import Best, best_row
+from pursuit.core.best import Best, BestPoint
 from pursuit.core.budgets import budget_use
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import iso
@@ -155,7 +156,8 @@ def panel(seen: Snapshot, now: float, width: int, said: str = "") -> Panel:
     state = seen.state
     last = state.last_ended
     seconds = state.wall_clock_at(now, driven=True)
-    best = best_words(_short(best_row(state.best_points.best())))
+    found = BestPoint.of(state.best_points.best())
+    best = "" if found is None else best_words(msgspec.structs.replace(found, args=_short(found.args)))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),

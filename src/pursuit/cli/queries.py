@@ -53,11 +53,11 @@ def list_missions(
     """List the missions of the ledger, newest first."""
     from pursuit.cli import show
     from pursuit.config.files import STATE_VARIABLE
-    from pursuit.service.queries import SHOWN_STATUSES
+    from pursuit.service.queries import SHOWN_STATUSES, MissionPage
 
     if wanted is not None:
         check_choice("--status", wanted, (*SHOWN_STATUSES, "forgotten"))
-    page: dict[str, Any] = {"sessions": []}
+    page = MissionPage(missions=[])
     try:
         page = context.look(lambda runtime: runtime.runner.list(status=wanted, cursor=cursor, limit=limit))
     except NoLedger as error:
@@ -325,8 +325,9 @@ async def _show_end(context: Context, mission_id: str, *, interrupted: bool) -> 
         context.screen.render(CommandAnswer(status, show.mission(context, status)))
     elif interrupted:
         resume = show.continue_command(context, status)
-        data = {key: status[key] for key in ("session_id", "status", "resume") if key in status}
-        text = f"{status['status']}: {show.why(status)}; resume it with: {resume}"
+        found = {"session_id": status.mission_id, "status": status.status, "resume": status.resume}
+        data = {key: value for key, value in found.items() if value is not None}
+        text = f"{status.status}: {show.why(status)}; resume it with: {resume}"
         context.screen.render(CommandAnswer(data, text))
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from pursuit.cli.options import check_choice
 from pursuit.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from pursuit.core.report import Trial
+    from pursuit.reports.report import Report, Trial
 
 Format = Literal["html", "md", "json"]
 FORMATS: tuple[Format, ...] = ("json", "md", "html")
@@ -29,14 +29,11 @@ TABLES: tuple[Table, ...] = ("csv", "parquet")
 """Formats that hold the trials alone."""
 
 
-def rendered(report: Mapping[str, Any], form: Format) -> str:
+def rendered(report: Report, form: Format) -> str:
     """The report in one of its three forms."""
     if form == "json":
-        return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
-    from pursuit.reports.html import render_html
-    from pursuit.reports.markdown import render_markdown
-
-    return render_html(report) if form == "html" else render_markdown(report)
+        return msgspec.json.format(msgspec.json.encode(report.data), indent=2).decode() + "\n"
+    return report.html() if form == "html" else report.markdown()
 
 
 def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Format | Table:
@@ -59,7 +56,7 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Forma
 
 def trials_answer(mission_id: str, trials: Sequence[Trial], form: Table, output: Path | None) -> CommandAnswer:
     """The trials as CSV, or where they were written."""
-    from pursuit.reports.trials import as_csv, as_parquet
+    from pursuit.reports.report import as_csv, as_parquet
 
     if output is None:
         return CommandAnswer(
@@ -70,7 +67,7 @@ def trials_answer(mission_id: str, trials: Sequence[Trial], form: Table, output:
     return CommandAnswer(data, Fact("wrote", f"{output} ({counted(len(trials), 'trial')})"))
 
 
-def report_answer(mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> CommandAnswer:
+def report_answer(mission_id: str, report: Report, form: Format, output: Path | None) -> CommandAnswer:
     """A report, or where it was written."""
     text = rendered(report, form)
     if output is not None:
@@ -78,7 +75,7 @@ def report_answer(mission_id: str, report: Mapping[str, Any], form: Format, outp
         return CommandAnswer({"session_id": mission_id, "format": form, "file": clean(output)}, Fact("wrote", output))
     piped = text.rstrip("\n")
     shown = Forms([piped], lambda _width: _markdown(text)) if form == "md" else piped
-    return CommandAnswer(report if form == "json" else {"session_id": mission_id, "text": text}, shown)
+    return CommandAnswer(report.data if form == "json" else {"session_id": mission_id, "text": text}, shown)
 
 
 def _markdown(text: str) -> Iterator[Part]:
@@ -98,7 +95,7 @@ def write_share(context: Context, mission_id: str, output: Path) -> CommandAnswe
     return CommandAnswer({"session_id": mission_id, "format": "html", "file": clean(output)}, wrote)
 
 
-def write_reports(context: Context, mission_id: str, report: Mapping[str, Any]) -> dict[str, str]:
+def write_reports(context: Context, mission_id: str, report: Report) -> dict[str, str]:
     """Writes all three forms beside the ledger and returns their paths by form."""
     folder = _folder(context)
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,7 @@
 """How missions are shown: one mission, a list of them, the iterations of one, a verification.
 
-These functions read the service's JSON and nothing else, and return answers. Output for a pipe has no colour and no
-box, and one fact or one row per line.
+These functions read what the service answers and nothing else. Output for a pipe has no colour and no box, and one
+fact or one row per line.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pursuit.cli.console import (
     MARKS,
@@ -28,7 +28,6 @@ from pursuit.cli.console import (
     of_cap,
 )
 from pursuit.cli.context import Context
-from pursuit.core.caps import BudgetUse
 from pursuit.core.proposing import settings_type
 from pursuit.core.report import way_on
 from pursuit.core.state import MissionState
@@ -46,22 +45,27 @@ from pursuit.reports.wording import (
     why,
 )
 
+if TYPE_CHECKING:
+    from pursuit.core.history import Iteration
+    from pursuit.core.report import ChildRow, CriterionRow, Status
+    from pursuit.service.queries import HistoryPage, ListedMission, MissionPage
+
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
-def mission(context: Context, status: Mapping[str, Any]) -> Part:
+def mission(context: Context, status: Status) -> Part:
     """Everything about one mission but its history."""
     return Forms(_mission_plain(context, status), lambda _width: _mission_rich(context, status))
 
 
-def _model_plain(status: Mapping[str, Any]) -> Iterator[Part]:
+def _model_plain(status: Status) -> Iterator[Part]:
     """What a language model read from its provider's cache, what is only estimated, and its notes."""
-    if row := status.get("model"):
-        said = f"{row['name']}, {row['cached_tokens']:,} tokens from its cache"
-        if "estimated_tokens" in row:
-            said += f", {row['estimated_tokens']:,} tokens estimated (requests without an answer)"
+    if row := status.model:
+        said = f"{row.name}, {row.cached_tokens:,} tokens from its cache"
+        if row.estimated_tokens:
+            said += f", {row.estimated_tokens:,} tokens estimated (requests without an answer)"
         yield Fact("model", said)
-    for note in status.get("notes", ()):
+    for note in status.notes:
         yield Fact("note of the model", line(note, 500))
 
 
@@ -78,126 +82,125 @@ def has_ended(context: Context, mission_id: str, state: MissionState) -> Session
     return SessionTerminal(text, session_id=mission_id, status=state.status, way_on=way)
 
 
-def continue_command(context: Context, status: Mapping[str, Any]) -> str:
+def continue_command(context: Context, status: Status) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
-    kind = settings_type(status["proposer"])
+    kind = settings_type(status.proposer)
     if kind is None or not kind.LENDS_MODEL:
-        child = "resume" in status and "parent" in status  # it continues with its parent
-        return context.command("resume", status["parent" if child else "session_id"])
+        child = status.resume is not None and status.parent is not None  # it continues with its parent
+        return context.command("resume", (child and status.parent) or status.mission_id)
     # A server has one mode for all missions: it does not keep that of a mission.
-    mode = ("--mode", status["mode"]) if "mode" in status else ()
-    serve = context.command("serve", "--mission", status["session_id"], *mode)
+    mode = ("--mode", status.mode) if status.mode is not None else ()
+    serve = context.command("serve", "--mission", status.mission_id, *mode)
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
 
-def _mission_plain(context: Context, status: Mapping[str, Any]) -> Iterator[Part]:
-    yield Fact("mission", status["session_id"])
-    yield Fact("status", status["status"])
+def _mission_plain(context: Context, status: Status) -> Iterator[Part]:
+    yield Fact("mission", status.mission_id)
+    yield Fact("status", status.status)
     if text := why(status):
         yield Fact("why", text)
-    if "resume" in status or "next" in status:
+    if status.resume is not None or status.next is not None:
         yield Fact("resume", continue_command(context, status))
-    if "verdict" in status:
-        yield Fact("verdict", f"{status['verdict']} ({status.get('verdict_reason')})")
-    yield Fact("directive", status["directive"])
-    for row in status["criteria"]:
-        need = "required" if row["required"] else "optional"
-        yield Fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
-    if text := best_words(status.get("best_point")):
+    if status.verdict is not None:
+        yield Fact("verdict", f"{status.verdict} ({status.verdict_reason})")
+    yield Fact("directive", status.directive)
+    for row in status.criteria:
+        need = "required" if row.required else "optional"
+        yield Fact(f"criterion {row.criterion_id}", f"{row.status} ({need}): {row.description}{_proof(row)}")
+    if text := best_words(status.best_point):
         yield Fact("best", text)
-    for label, used, cap, _left in budget_parts(BudgetUse.from_json(status["budget"])):
+    for label, used, cap, _left in budget_parts(status.budget):
         yield Fact(label, of_cap(used, cap))
-    yield Fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
-    yield Fact("proposer", status["proposer"])
+    yield Fact("no progress for", counted(status.no_progress_counter, "checkpoint"))
+    yield Fact("proposer", status.proposer)
     yield from _model_plain(status)
     yield from _workspace_facts(context, status)
-    if "mode" in status:
-        yield Fact("policy mode", f"{status['mode']} (kept by resume)")
-    yield Fact("tools", ", ".join(status["tool_allowlist"]))
+    if status.mode is not None:
+        yield Fact("policy mode", f"{status.mode} (kept by resume)")
+    yield Fact("tools", ", ".join(status.tool_allowlist))
     yield from _relatives_plain(status)
     for label, key in _TIMES:
-        if key in status:
-            yield Fact(label, local_iso(status[key]))
-    for warning in status["warnings"]:
+        if (at := getattr(status, key)) is not None:
+            yield Fact(label, local_iso(at))
+    for warning in status.warnings:
         yield Fact("warning", warning)
 
 
-def _workspace_facts(context: Context, status: Mapping[str, Any]) -> Iterator[Fact]:
+def _workspace_facts(context: Context, status: Status) -> Iterator[Fact]:
     """Where an agent works, what its last turn changed, and the branch of the result."""
-    row = status.get("workspace")
+    row = status.workspace
     if row is None:
         return
-    yield Fact("workspace", row["path"])
-    if row["turns"]:
-        last = row["turns"][-1]
-        diff = f"; {context.command('workspace', 'diff', status['session_id'], '--turn', str(last['iteration']))}"
-        yield Fact("last turn", f"{counted(last.get('files', 0), 'file')} changed{diff}")
-    if row["protected_turns"]:
-        yield Fact("protected files", f"changed in {counted(row['protected_turns'], 'turn')}, which does not count")
-    for one in row.get("agents", ()):
-        state = "won" if one["won"] else "completed" if one["completed"] else "did not meet the criteria"
-        yield Fact("agent", f"{one['agent']} {state} ({one['session_id']})")
-    if "branch" in row:
-        yield Fact("branch", row["branch"])
+    yield Fact("workspace", row.path)
+    if row.turns:
+        last = row.turns[-1]
+        diff = f"; {context.command('workspace', 'diff', status.mission_id, '--turn', str(last.iteration))}"
+        yield Fact("last turn", f"{counted(last.files, 'file')} changed{diff}")
+    if row.protected_turns:
+        yield Fact("protected files", f"changed in {counted(row.protected_turns, 'turn')}, which does not count")
+    for one in row.agents or ():
+        state = "won" if one.won else "completed" if one.completed else "did not meet the criteria"
+        yield Fact("agent", f"{one.agent} {state} ({one.session_id})")
+    if row.branch is not None:
+        yield Fact("branch", row.branch)
 
 
-def _relatives_plain(status: Mapping[str, Any]) -> Iterator[Part]:
-    if "parent" in status:
-        yield Fact("parent", status["parent"])
-    for row in status.get("children", ()):
-        yield Fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
+def _relatives_plain(status: Status) -> Iterator[Part]:
+    if status.parent is not None:
+        yield Fact("parent", status.parent)
+    for row in status.children:
+        yield Fact(f"child {row.mission_id}", f"{row.status}: {line(row.directive, 200)}{_share(row)}")
 
 
-def _mission_rich(context: Context, status: Mapping[str, Any]) -> Iterator[Part]:
+def _mission_rich(context: Context, status: Status) -> Iterator[Part]:
     from rich.padding import Padding
     from rich.text import Text
 
-    state = str(status["status"])
-    head = Text.assemble((status["session_id"], "bold"), "  ", (state, STYLES.get(state, "bold")))
+    state = str(status.status)
+    head = Text.assemble((status.mission_id, "bold"), "  ", (state, STYLES.get(state, "bold")))
     if text := why(status):
         head.append(f"  {line(text)}")
-    yield from (head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
-    if text := best_words(status.get("best_point")):
+    yield from (head, Padding(Text(line(status.directive, 400)), (0, 0, 1, 2)), criteria_table(status))
+    if text := best_words(status.best_point):
         yield Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2))
-    used_of = budget_parts(BudgetUse.from_json(status["budget"]))
+    used_of = budget_parts(status.budget)
     words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in used_of]
     yield Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2))
     for label, text in _workspace_facts(context, status):
         yield Padding(Text(f"{label} {line(text, 400)}"), (0, 0, 0, 2))
-    if "parent" in status:
-        yield Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2))
-    if "resume" in status or "next" in status:
+    if status.parent is not None:
+        yield Padding(Text(f"child of {status.parent}"), (0, 0, 0, 2))
+    if status.resume is not None or status.next is not None:
         yield Hint(f"  resume it with: {continue_command(context, status)}")
-    for note in status.get("notes", ()):
+    for note in status.notes:
         yield Padding(Text(f"note of the model: {line(note)}"), (0, 0, 0, 2))
-    if "mode" in status:
-        yield Padding(Text(f"policy mode {status['mode']}, kept by resume"), (0, 0, 0, 2))
-    for row in status.get("children", ()):
-        words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
-        yield Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2))
-    times = [f"{label} {moment(status[key])}" for label, key in _TIMES if key in status]
+    if status.mode is not None:
+        yield Padding(Text(f"policy mode {status.mode}, kept by resume"), (0, 0, 0, 2))
+    for row in status.children:
+        words = Text.assemble(f"child {row.mission_id}  ", (row.status or "", STYLES.get(row.status or "", "")))
+        yield Padding(words.append(f"  {line(row.directive, 60)}{_share(row)}"), (0, 0, 0, 2))
+    times = [f"{label} {moment(at)}" for label, key in _TIMES if (at := getattr(status, key)) is not None]
     yield Padding(Text(" \u00b7 ".join(times), style="dim"), (0, 0, 0, 2))
-    for warning in status["warnings"]:
+    for warning in status.warnings:
         yield Padding(Text(f"warning: {line(warning)}", style="yellow"), (0, 0, 0, 2))
 
 
-def _share(row: Mapping[str, Any]) -> str:
+def _share(row: ChildRow) -> str:
     """What a child used of what is reserved for it."""
-    used: Mapping[str, float] = row["used"] or {}
+    used = row.used or {}
     parts = [
         f"{name.removeprefix('max_')} {of_cap(figure(used.get(name, 0)) if _known(row, name) else '?', figure(amount))}"
-        for name, amount in row["reserved"].items()
+        for name, amount in row.reserved.items()
     ]
     return f" [{', '.join(parts)}]" if parts else ""
 
 
-def _known(row: Mapping[str, Any], name: str) -> bool:
+def _known(row: ChildRow, name: str) -> bool:
     """Whether it is known how much of this a child used; one that never started used nothing."""
-    used = row["used"]
-    return used is not None and (not used or name in used)
+    return row.used is not None and (not row.used or name in row.used)
 
 
-def criteria_table(status: Mapping[str, Any]) -> Any:
+def criteria_table(status: Status) -> Any:
     """The criteria for a terminal, one per row."""
     from rich.table import Table
     from rich.text import Text
@@ -205,52 +208,51 @@ def criteria_table(status: Mapping[str, Any]) -> Any:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in ("  criterion", "wants", "has", "from"):
         table.add_column(name, overflow="fold" if name == "wants" else "ellipsis", no_wrap=name == "from")
-    for row in status["criteria"]:
-        style = STYLES.get(row["status"], "")
-        name = Text.assemble((f"  {MARKS.get(row['status'], '?')} ", style), line(row["criterion_id"], 40))
-        if not row["required"]:
+    for row in status.criteria:
+        style, source = STYLES.get(row.status, ""), row.source
+        name = Text.assemble((f"  {MARKS.get(row.status, '?')} ", style), line(row.criterion_id, 40))
+        if not row.required:
             name.append(" (optional)", "dim")
-        source = row["source"]
         table.add_row(
             name,
-            Text(line(row["description"], 90)),
+            Text(line(row.description, 90)),
             Text(evidence_words(row), style=style),
-            Text(f"{line(source['tool'], 30)} in iteration {source['iteration'] + 1}" if source else "", style="dim"),
+            Text(f"{line(source.tool, 30)} in iteration {source.iteration + 1}" if source else "", style="dim"),
         )
     return table
 
 
-def _proof(row: Mapping[str, Any]) -> str:
-    source = row["source"]
-    origin = f" from {source['tool']} in iteration {source['iteration'] + 1}" if source else ""
+def _proof(row: CriterionRow) -> str:
+    source = row.source
+    origin = f" from {source.tool} in iteration {source.iteration + 1}" if source else ""
     return f" [{evidence_words(row)}{origin}]"
 
 
-def _aim(row: Mapping[str, Any]) -> str:
+def _aim(row: ListedMission) -> str:
     """What a mission is about, and whose child it is."""
-    return line(row["directive"], 200) + (f" (child of {row['parent']})" if "parent" in row else "")
+    return line(row.directive, 200) + (f" (child of {row.parent})" if row.parent is not None else "")
 
 
-def listing(context: Context, page: Mapping[str, Any]) -> Iterator[Part]:
+def listing(context: Context, page: MissionPage) -> Iterator[Part]:
     """Missions, newest first."""
-    found = page["sessions"]
-    rows = [(row["session_id"], _standing(row), str(row["iteration_count"])) for row in found]
-    cells = [(*row, moment(one["created_at"]), _aim(one)) for row, one in zip(rows, found, strict=True)]
-    piped = [(*row, local_iso(one["created_at"]), _aim(one)) for row, one in zip(rows, found, strict=True)]
+    found = page.missions
+    rows = [(row.mission_id, _standing(row), str(row.iteration_count)) for row in found]
+    cells = [(*row, moment(one.created_at), _aim(one)) for row, one in zip(rows, found, strict=True)]
+    piped = [(*row, local_iso(one.created_at), _aim(one)) for row, one in zip(rows, found, strict=True)]
     columns = ("mission", "status", "iterations", "created", "directive")
     if found:
         yield TableRows(columns, cells, right=("iterations",), piped=piped)
     else:
         start = Hint(f"no missions yet; `{advice('pursuit run {}', 'FILE')}` starts one")
         yield Forms((), lambda _width: [start])
-    if any("resume" in row for row in found):
+    if any(row.resume is not None for row in found):
         yield Hint(f"resume a mission that no process drives with: {context.command('resume', 'ID')} (or --all)")
-    if "next_cursor" in page:
-        yield Hint(f"more: {context.command('list', '--cursor', page['next_cursor'])}")
+    if page.next_cursor is not None:
+        yield Hint(f"more: {context.command('list', '--cursor', page.next_cursor)}")
 
 
-def _standing(row: Mapping[str, Any]) -> str:
-    return f"waiting for {row['waiting_for']}" if "waiting_for" in row else str(row["status"])
+def _standing(row: ListedMission) -> str:
+    return row.status if row.waiting_for is None else f"waiting for {row.waiting_for}"
 
 
 def lessons(missions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
@@ -263,52 +265,52 @@ def lessons(missions: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
         yield Hint("no ended mission has any of these words")
 
 
-def history(context: Context, page: Mapping[str, Any], *, full: bool) -> CommandAnswer:
+def history(context: Context, page: HistoryPage, *, full: bool) -> CommandAnswer:
     """Iterations, oldest first."""
-    rows = page["iterations"]
+    rows = page.iterations
     plain = (part for row in rows for part in _iteration(row, full=full))
     parts: list[Part] = [plain if full else Forms(plain, lambda _width: [_iterations(rows)])]
-    if "next_cursor" in page:
+    if page.next_cursor is not None:
         words = ("--full",) if full else ()
-        more = context.command("history", page["session_id"], *words, "--cursor", page["next_cursor"])
+        more = context.command("history", page.mission_id, *words, "--cursor", page.next_cursor)
         parts.append(Hint(f"more: {more}"))
     return CommandAnswer(page, *parts)
 
 
-def _iterations(rows: Sequence[Mapping[str, Any]]) -> TableRows:
+def _iterations(rows: Sequence[Iteration]) -> TableRows:
     cells = [
         (
-            str(row["iteration_index"] + 1),
-            row["verdict"],
-            row["verdict_reason"],
-            moment(row.get("started_at")),
-            span(seconds_between(row.get("started_at"), row.get("ended_at"))),
+            str(row.index + 1),
+            row.verdict or "",
+            row.verdict_reason or "",
+            moment(row.started_at),
+            span(seconds_between(row.started_at, row.ended_at)),
         )
         for row in rows
     ]
     return TableRows(("iteration", "verdict", "reason", "started", "took"), cells, right=("iteration", "took"))
 
 
-def _iteration(row: Mapping[str, Any], *, full: bool) -> Iterator[Part]:
-    times = [local_iso(row.get(key)) for key in ("started_at", "ended_at")]
-    yield TableRows((), (), piped=[[row["iteration_index"] + 1, row["verdict"], row["verdict_reason"], *times]])
+def _iteration(row: Iteration, *, full: bool) -> Iterator[Part]:
+    times = [local_iso(at) for at in (row.started_at, row.ended_at)]
+    yield TableRows((), (), piped=[[row.index + 1, row.verdict, row.verdict_reason, *times]])
     if not full:
         return
-    for call in row.get("calls", ()):
-        took = f" in {span(call['seconds'])}" if "seconds" in call else ""
-        error = f" - {line(call['error'], 200)}" if "error" in call else ""
-        yield f"  {line(call['tool'])} {line(compact(call['args']))}: {call.get('outcome', 'open')}{took}{error}"
-    for name, value in row.get("observation", {}).get("metrics", {}).items():
+    for call in row.calls or ():
+        took = "" if call.seconds is None else f" in {span(call.seconds)}"
+        error = "" if call.error is None else f" - {line(call.error, 200)}"
+        yield f"  {line(call.tool)} {line(compact(call.args))}: {call.outcome or 'open'}{took}{error}"
+    for name, value in ({} if row.observation is None else row.observation.metrics).items():
         yield f"  {line(name)} = {line(compact(value), 200)}"
-    script = row.get("script", {})
-    if "error" in script:
-        yield f"  script: {line(script['error'], 400)}"
-    for text in script.get("printed", "").splitlines():
-        yield f"  > {line(text, 200)}"
-    for result in row.get("criteria", ()):
-        yield f"  {MARKS.get(result['status'], '?')} {line(result['criterion_id'])} {result['status']}"
-    if row.get("rationale"):
-        yield f"  {line(row['rationale'])}"
+    if (script := row.script) is not None:
+        if script.error is not None:
+            yield f"  script: {line(script.error, 400)}"
+        for text in script.printed.splitlines():
+            yield f"  > {line(text, 200)}"
+    for result in row.criteria or ():
+        yield f"  {MARKS.get(result.status, '?')} {line(result.criterion_id)} {result.status}"
+    if row.rationale:
+        yield f"  {line(row.rationale)}"
 
 
 def verification(what: str, found: Verification) -> CommandAnswer:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,6 +23,10 @@ from pursuit.problems.comparison import spent_budgets
 from pursuit.reports.html import AGENT_COLUMNS, COLUMNS, agent_cells, aim, cells, notes, others, repeated
 from pursuit.reports.wording import figure, stated
 from pursuit.runtime import Runtime
+
+if TYPE_CHECKING:
+    from pursuit.core.report import Status
+    from pursuit.reports.report import Report
 
 _ALL = tuple(name for name in COLUMNS if name not in ("solved", "other metrics", "notes"))
 """On a terminal the status says whether it is solved; other metrics and notes stand below."""
@@ -122,26 +126,26 @@ def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
     return columns
 
 
-def attempt(context: Context, row: Mapping[str, Any], status: Mapping[str, Any]) -> CommandAnswer:
+def attempt(context: Context, row: Mapping[str, Any], status: Status) -> CommandAnswer:
     """An attempt that was just made."""
-    if row["status"] == "open" and status["status"] in ENDED:
+    if row["status"] == "open" and status.status in ENDED:
         row = {**row, "status": "ended"}
-    data = {**row, "session_id": status["session_id"], "mission_status": status["status"]}
+    data = {**row, "session_id": status.mission_id, "mission_status": status.status}
     return CommandAnswer(data, _attempt(context, row, status))
 
 
-def _attempt(context: Context, row: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[Part]:
+def _attempt(context: Context, row: Mapping[str, Any], status: Status) -> Iterator[Part]:
     because = row["why"] or show.why(status)
     yield Fact("attempt", row["attempt_id"])
-    yield Fact("mission", f"{status['session_id']} ({status['status']}{f': {because}' if because else ''})")
+    yield Fact("mission", f"{status.mission_id} ({status.status}{f': {because}' if because else ''})")
     yield from score(row, row["targets"])
     steps = [(row["turns"], "turn"), (row["calls"], "call"), (row["evaluations"], "evaluation")]
     yield Fact("took", ", ".join(counted(number, name) for number, name in steps if number is not None))
     if row["spent_budgets"]:
         yield Fact("spent", ", ".join(row["spent_budgets"]))
     if row["status"] == "ended":
-        yield Hint(f"what became of each call: {context.command('history', status['session_id'], '--full')}")
-    if status["status"] in ENDED:
+        yield Hint(f"what became of each call: {context.command('history', status.mission_id, '--full')}")
+    if status.status in ENDED:
         word = problem_word(Path(row["file"]), row["problem_id"])
         yield Hint(f"compare it: {context.command('problem', 'compare', word)}")
 
@@ -177,8 +181,8 @@ class Ended:
     """
 
     state: AttemptState
-    status: Mapping[str, Any]
-    report: Mapping[str, Any]
+    status: Status
+    report: Report
     problem: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -207,26 +211,26 @@ class Ended:
     @property
     def reason(self) -> str:
         """One sentence on why the mission ended without solving the problem; empty if it solved it."""
-        if self.status["status"] == "completed":
+        if self.status.status == "completed":
             return ""
-        reason = self.status.get("verdict_reason")
+        reason = self.status.verdict_reason
         words = UNSOLVED if reason == "out_of_reach" else show.why(self.status)
-        refused = [row for row in self.report["refused"] if row["outcome"] == "denied"]
+        refused = [one for one in self.report.refused if one.outcome == "denied"]
         if not refused:
             return words
         denied = f"{counted(len(refused), 'call')} {'was' if len(refused) == 1 else 'were'} denied"
-        return f"{words} {denied}: {refused[-1]['reason']}"
+        return f"{words} {denied}: {refused[-1].reason}"
 
     def next_step(self, context: Context) -> str:
         """How to compare it with other attempts."""
         return f"compare it: {context.command('problem', 'compare', self.problem)}"
 
 
-async def ended_attempt(runtime: Runtime, status: Mapping[str, Any]) -> Ended | None:
+async def ended_attempt(runtime: Runtime, status: Status) -> Ended | None:
     """The attempt of an ended mission; None if it has not ended or is not an attempt."""
-    if status["status"] not in ENDED:
+    if status.status not in ENDED:
         return None
-    mission_id: str = status["session_id"]
+    mission_id: str = status.mission_id
     state = await runtime.runner.state(mission_id)
     name = "" if state.file is None else Path(state.file).stem
     if not is_attempt(name):

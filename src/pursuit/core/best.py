@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     value: float | None
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A call that reported the goal's metric; `metrics` are all that a threshold or the goal names."""
 
     metric: str
@@ -287,27 +287,40 @@ def _goal_of(sought: StoredObjective, thresholds: Sequence[MetricThreshold]) -> 
     return Goal(key=OBJECTIVE, metric=metric, op=op)
 
 
-def best_row(best: Best | None) -> dict[str, Any] | None:
-    """The best point as JSON: for the report, the status and Python; arguments named like secrets are redacted.
+class BestPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The best point of a mission: a call, with arguments that are named like secrets redacted.
 
-    Without a point that keeps all limits, only `infeasible` is there.
+    Where no point keeps all limits (`feasible` is false) only the best of the others is there, as `infeasible`; where
+    one does, that is a better point that violates some.
     """
-    if best is None:
-        return None
-    row: dict[str, Any] = {"metric": best.goal.metric, "feasible": best.point is not None}
-    if best.point is not None:
-        row |= _point_row(best.point)
-    if best.infeasible is not None:
-        row["infeasible"] = _point_row(best.infeasible)
-    return row
 
+    metric: str
+    feasible: bool
+    value: float | None = None
+    iteration: int | None = None
+    call_id: str | None = None
+    tool: str | None = None
+    args: dict[str, Any] | None = None
+    metrics: dict[str, float] = {}
+    """Its metrics that a criterion or the goal names."""
+    violates: list[Violation] = []
+    unknown: list[Violation] = []
+    """The limits for which no tool has reported a value."""
+    times: int = 1
+    """How many calls of the same arguments the values are the mean of."""
+    infeasible: Candidate | None = None
 
-def _point_row(point: Candidate) -> dict[str, Any]:
-    row = msgspec.to_builtins(point)
-    row["args"] = redacted(point.args)
-    if point.times == 1:
-        del row["times"]
-    return {key: value for key, value in row.items() if key not in ("violates", "unknown") or value}
+    @classmethod
+    def of(cls, best: Best | None) -> Self | None:
+        """The best point that a mission has found; None before there is one."""
+        if best is None:
+            return None
+        beyond, found = best.infeasible, dict[str, Any]()
+        if best.point is not None:
+            found |= msgspec.structs.asdict(best.point) | {"args": redacted(best.point.args)}
+        shown = None if beyond is None else msgspec.structs.replace(beyond, args=redacted(beyond.args))
+        found["metric"] = best.goal.metric
+        return cls(**found, feasible=best.point is not None, infeasible=shown)
 
 
 def violations(point: Candidate) -> str:

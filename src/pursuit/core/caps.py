@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Final, Literal, Protocol, Self
 
 from pydantic import field_validator
 
@@ -128,12 +128,26 @@ class CapUse:
         return None if self.limit is None or self.used is None else min(1.0, self.used / self.limit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUse:
-    """The budget of a mission: each cap with what was used of it, also by its children."""
+    """The budget of a mission: each cap by its name, with what was used of it, also by its children.
 
-    caps: Mapping[str, CapUse]
-    on_exhausted: str
+    It is no dataclass: `msgspec` would write its fields, and the JSON of a budget is another one.
+    """
+
+    __slots__ = ("caps", "on_exhausted")
+
+    def __init__(self, caps: Mapping[str, CapUse], on_exhausted: str) -> None:
+        self.caps: Final = caps
+        self.on_exhausted: Final = on_exhausted
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BudgetUse) and self.as_json() == other.as_json()
+
+    def __hash__(self) -> int:
+        return hash(self.on_exhausted)
+
+    def __repr__(self) -> str:
+        return f"<BudgetUse {self.as_json()}>"
 
     def as_json(self) -> dict[str, Any]:
         """The `budget` of a status and of a report."""

@@ -66,7 +66,7 @@ from pursuit.core.state import (
     IterationRecord,
     MissionState,
     Standing,
-    Status,
+    StoredStatus,
     error_key,
     script_view,
 )
@@ -743,7 +743,7 @@ DIRECTIVE_PREVIEW = 500
 class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The row of a mission in a listing; each append keeps it up to date."""
 
-    status: Status
+    status: StoredStatus
     directive: str
     iteration_count: int
     waiting_for: WaitingFor | None = None

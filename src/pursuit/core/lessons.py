@@ -17,7 +17,7 @@ from pursuit.core.audit import redacted
 from pursuit.core.best import Best
 from pursuit.core.criteria import Criterion, MetricThreshold, describe
 from pursuit.core.events import CallRefused
-from pursuit.core.history import Call
+from pursuit.core.history import CallRow
 from pursuit.core.series import holds
 from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text, cut_to
@@ -36,14 +36,14 @@ _HEAD = 3
 class _Gathered:
     """What the calls came to."""
 
-    calls: dict[str, Call]
+    calls: dict[str, CallRow]
     tried: Counter[str] = field(default_factory=Counter[str])
     bad: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     refused: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     unknown: Counter[str] = field(default_factory=Counter[str])
 
 
-def lessons_of(state: MissionState, ended: Sequence[Call], no_proposal: Counter[str]) -> list[str]:
+def lessons_of(state: MissionState, ended: Sequence[CallRow], no_proposal: Counter[str]) -> list[str]:
     """What worked with which arguments, what never did, what failed and why, what was not allowed.
 
     `no_proposal` counts the reasons for which the proposer proposed nothing.
@@ -54,7 +54,7 @@ def lessons_of(state: MissionState, ended: Sequence[Call], no_proposal: Counter[
     return [_line(lesson, LONGEST) for lesson in found[:MOST]]
 
 
-def _gather(ended: Sequence[Call], wanted: Set[str]) -> _Gathered:
+def _gather(ended: Sequence[CallRow], wanted: Set[str]) -> _Gathered:
     gathered = _Gathered({call.call_id: call for call in ended if call.call_id in wanted})
     for call in ended:
         outcome = call.outcome or ""

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from pursuit.core.budgets import child_id
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import CriterionResult, Source
@@ -72,15 +74,24 @@ def results(state: MissionState) -> list[CriterionResult]:
     ]
 
 
-def rows(state: MissionState) -> list[dict[str, Any]]:
-    """The agents with their missions, as JSON."""
+class PickedAgent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An agent among several, with its mission and whether it won."""
+
+    agent: str
+    session_id: str
+    completed: bool
+    won: bool
+
+
+def agents(state: MissionState) -> list[PickedAgent]:
+    """The agents with their missions."""
     best = winner(state)
     return [
-        {
-            "agent": name,
-            "session_id": child.session_id,
-            "completed": child.completed,
-            "won": best is not None and best[1] is child,
-        }
+        PickedAgent(
+            agent=name,
+            session_id=child.session_id,
+            completed=child.completed,
+            won=best is not None and best[1] is child,
+        )
         for name, child in rivals(state)
     ]

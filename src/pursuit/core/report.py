@@ -1,149 +1,303 @@
-"""The final report of a mission, and its row in a listing, built from its events alone. Pure.
+"""How a mission stands, as people and programs read it: its criteria, its budget, what it waits for. Pure.
 
-`reports` renders the report; its caller adds the hashes of the ledger.
+`Status` is made of the state alone. The parts that a report has, too, are here as well.
 """
 
 from __future__ import annotations
 
-import datetime
 import shlex
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from operator import itemgetter
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Self, cast
 
 import msgspec
 
 from pursuit.core import pick
+from pursuit.core.approvals import Approval
 from pursuit.core.audit import redacted
-from pursuit.core.best import Candidate, best_row, violations
+from pursuit.core.best import BestPoint
 from pursuit.core.budgets import budget_use
-from pursuit.core.caps import BY_REASON
-from pursuit.core.criteria import MetricThreshold, describe
-from pursuit.core.events import (
-    ApprovalExpired,
-    CallIntended,
-    CallRefused,
-    CallSettled,
-    CompletionOrdered,
-    CriterionResult,
-    IterationProposed,
-    Outcome,
-)
+from pursuit.core.caps import BY_REASON, BudgetUse
+from pursuit.core.criteria import describe
+from pursuit.core.events import CompletionOrdered, CriterionResult, Outcome, Source
 from pursuit.core.fold import EXTENDABLE
-from pursuit.core.history import ApprovalQuestion, Call, History, Iteration, ModelTurn
-from pursuit.core.lessons import lessons_of
-from pursuit.core.observe import leaves, source_matches, text_of, value_of
-from pursuit.core.series import Point
+from pursuit.core.history import Shown, iso
+from pursuit.core.observe import text_of, value_of
 from pursuit.core.state import MissionState
-from pursuit.core.truncate import cut_text
 
-FORMAT = "pursuit.report/1"
-MOST_ROWS = 500
-MOST_CHECKS = 50
-TAIL_LINES, LONGEST_LINE, LONGEST_TURN = 20, 300, 2_000
-LONGEST_DIFF = 100_000
-LONGEST_ERROR = 500
-LAST = 1 << 30
-MOST_POINTS = 20_000
-MOST_TRIALS = 10_000
+TAIL_LINES, LONGEST_LINE = 20, 300
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A call of a tool that gives metrics: its arguments without secrets, what it reported, and what came of it."""
+class CriterionRow(Shown, frozen=True, kw_only=True):
+    """A criterion with its last result."""
 
-    trial: int
-    iteration: int
+    criterion_id: str
+    kind: str
+    required: bool
+    status: str
+    """`met`, `unmet` or `inconclusive`."""
+    description: str
+    evidence: Any
+    source: Source | None
+    """The call that the value comes from."""
+
+
+class ApprovalRow(Shown, frozen=True, kw_only=True):
+    """A question to a person about a call, without secrets, and the answer once there is one."""
+
+    approval_id: str
+    mission_id: str | None = msgspec.field(name="session_id", default=None)
+    """The mission or the gateway that asks."""
+    iteration: int | None = None
     tool: str
     args: Any
-    metrics: Mapping[str, int | float]
+    description: str | None = None
+    reason: str
+    asked_at: str | None
+    expires_at: str | None = None
+    required: int = 1
+    """How many people must say yes."""
+    approved_by: list[str] | None = None
+    cut: bool = False
+    """Whether the description does not show the arguments whole."""
+    masked: bool | None = None
+    expired: bool = False
+    answer: str | None = None
+    by: str | None = None
+    answered_at: str | None = None
+    channel: str | None = None
+    why: str | None = None
+
+    @classmethod
+    def of(cls, asked: Approval, stream: str | None = None, now: float | None = None) -> Self:
+        """A question that waits, as the person who answers sees it; `now` says whether it has expired."""
+        return cls(
+            approval_id=asked.approval_id,
+            mission_id=stream or asked.stream,
+            tool=asked.tool,
+            args=redacted(asked.args) if asked.masked is None and asked.whole is None else asked.args,
+            description=asked.description,
+            reason=asked.reason,
+            asked_at=iso(asked.asked_at),
+            expires_at=iso(asked.until),
+            required=asked.require,
+            approved_by=asked.approved_by if asked.require > 1 else None,
+            cut=asked.cut,
+            masked=asked.masked,
+            expired=now is not None and not asked.is_open(now),
+        )
+
+
+class ChildRow(Shown, frozen=True, kw_only=True):
+    """A child with what was set aside for it and what it used; the latter is not known while it runs."""
+
+    mission_id: str = msgspec.field(name="session_id")
+    outcome: str | None
+    reserved: dict[str, float]
+    used: dict[str, float] | None
+    status: str | None = None
+    directive: str | None = None
+
+
+class WorkspaceTurn(Shown, frozen=True, kw_only=True):
+    """What a turn of an agent changed."""
+
+    iteration: int
     outcome: Outcome | None
-    seconds: float | None
-    started_at: str | None
-    call_id: str
-    best: bool
-    """Whether it gave the best point of the mission."""
-    error: str | None = None
+    before: str
+    after: str
+    files: int = 0
+    protected: list[str] = []  # noqa: RUF012 - msgspec copies it
+    diff: str | None = None
 
 
-def build_report(
-    mission_id: str,
-    history: History,
-    state: MissionState,
-    results: Mapping[str, Mapping[str, Any]],
-    diffs: Mapping[str, str],
-) -> dict[str, Any]:
-    """The report as JSON, without the ledger's hashes; `state` is the fold of the same events.
+class WorkspaceRow(Shown, frozen=True, kw_only=True):
+    """The workspace of an agent's mission and what its latest turns changed."""
 
-    `results` are large results of checks, and `diffs` those of the turns of agents, by the digests of their blobs.
-    """
-    ended, made, measured = history.ended_calls, history.made_calls, _measured(history)
-    iterations = [one for one in history.iterations.values() if one.ended is not None]
-    checks = [pair for pair in made if pair[0].purpose == "check"]
-    failures = [reason for one in history.iterations.values() if one.proposed for reason in one.proposed.failed]
-    trials = _trials(state, history, measured)
-    newest = trials[-MOST_TRIALS:]
-    shown = {one.call_id: one for one in newest[-MOST_ROWS:]}
-    return {
-        "format": FORMAT,
-        "session_id": mission_id,
-        "directive": state.mission.directive,
-        "status": state.status,
-        "verdict": state.verdict,
-        "verdict_reason": state.verdict_reason,
-        "reason_text": _reason_text(state),
-        **({} if (forced := forced_row(state)) is None else {"completed_by_client": forced}),
-        "created_at": iso(state.created_at),
-        "started_at": iso(state.started_at),
-        "ended_at": iso(state.ended_at),
-        "criteria": criteria_rows(state),
-        "budget": budget_use(state).as_json(),
-        "iteration_count": state.iteration_count,
-        "best_point": best_row(state.best_points.best()),
-        **({"trials": msgspec.to_builtins(newest), "trials_omitted": len(trials) - len(newest)} if trials else {}),
-        "metrics": _metrics(state, _points(history, measured)),
-        "calls": {
-            "total": len(ended),
-            "by_outcome": dict(Counter([call.outcome for call in ended])),
-            "by_tool": _tools(made),
-        },
-        "call_log": [_log_row(call, shown) for call in ended[-MOST_ROWS:]],
-        "call_log_omitted": max(0, len(ended) - MOST_ROWS),
-        "approvals": [_question_row(one) for one in list(history.questions.values())[-MOST_ROWS:]],
-        "checks": [_check_row(*pair, results) for pair in checks[-MOST_CHECKS:]],
-        "turns": [_turn_row(one, diffs) for one in _turns(state, history)[-MOST_ROWS:]],
-        "refused": [
-            {**_place(one), "outcome": one.outcome, "reason": one.reason}
-            for call in ended
-            if isinstance(one := call.end, CallRefused)
-        ][:MOST_ROWS],
-        "unknown": [{**_place(call), "reason": end.error} for call, end in made if end.outcome == "unknown"][
-            :MOST_ROWS
-        ],
-        "errors": _errors(history)[-MOST_ROWS:],
-        "timeline": _timeline(iterations, made),
-        "timeline_omitted": max(0, len(iterations) - MOST_ROWS),
-        "lessons": lessons_of(state, ended, Counter(failures)),
-        "warnings": list(state.warnings),
-        **({} if (workspace := workspace_row(mission_id, state)) is None else {"workspace": workspace}),
-        **({"parent": state.parent} if state.parent is not None else {}),
-        **({"children": children_rows(state)} if state.children else {}),
-    }
+    path: str | None
+    in_place: bool
+    turns: list[WorkspaceTurn]
+    protected_turns: int
+    """The turns that changed protected files, which does not count."""
+    agents: list[pick.PickedAgent] | None = None
+    branch: str | None = None
+    """The branch of the result."""
+
+    @classmethod
+    def of(cls, mission_id: str, state: MissionState) -> Self | None:
+        """The workspace; None without one."""
+        workspace = state.mission.workspace
+        if workspace is None:
+            return None
+        iterations = [*state.recent, *([state.open] if state.open is not None else [])]
+        turns = [
+            WorkspaceTurn(iteration=one.index, outcome=call.outcome, **msgspec.structs.asdict(call.change))
+            for one in iterations
+            for call in one.calls.values()
+            if call.change is not None
+        ]
+        agents, result = None, mission_id if state.status == "completed" else None
+        if state.mission.picks:
+            won, agents = pick.winner(state), pick.agents(state)
+            result = None if won is None else won[1].session_id
+        return cls(
+            path=workspace.path,
+            in_place=workspace.in_place,
+            turns=turns,
+            protected_turns=state.protected_turns,
+            agents=agents,
+            branch=None if result is None else f"pursuit/{result}",
+        )
 
 
-def iso(moment: float | None) -> str | None:
-    """A moment in ISO 8601, to the millisecond."""
-    if moment is None:
+class ModelUse(Shown, frozen=True, kw_only=True):
+    """What a language model used beyond the budget's sums; `estimated_tokens` were sent and not answered."""
+
+    name: str | None
+    cached_tokens: int
+    requests_kept: int
+    estimated_tokens: int = 0
+
+
+class ClientCompletion(Shown, frozen=True, kw_only=True):
+    """On which client's word a mission was ended as completed, and the required criteria that were not met."""
+
+    by: str
+    unmet: list[str]
+
+
+class Status(Shown, frozen=True, kw_only=True):
+    """Everything about a mission but its history. Times are in ISO 8601; what does not apply is None or empty."""
+
+    mission_id: str = msgspec.field(name="session_id")
+    status: str
+    """`interrupted` if no live process drives a run that was cut short, else what the ledger says."""
+    directive: str
+    criteria: list[CriterionRow]
+    budget: BudgetUse
+    tool_allowlist: list[str]
+    proposer: str
+    iteration_count: int
+    no_progress_counter: int
+    metrics: dict[str, Any]
+    best: dict[str, float]
+    """The best value of each threshold among the calls that keep all limits."""
+    pending_approvals: list[ApprovalRow]
+    created_at: str | None
+    warnings: list[str]
+    waiting_for: str | None = None
+    waiting_detail: str | None = None
+    waiting_until: str | None = None
+    verdict: str | None = None
+    verdict_reason: str | None = None
+    rationale: str | None = None
+    """The words of the last verdict."""
+    started_at: str | None = None
+    ended_at: str | None = None
+    failure: str | None = None
+    paused_reason: str | None = None
+    report: str | None = None
+    """The address of the final report."""
+    parent: str | None = None
+    children: list[ChildRow] = []  # noqa: RUF012 - msgspec copies it
+    notes: list[str] = []  # noqa: RUF012 - msgspec copies it
+    """Notes of the model."""
+    model: ModelUse | None = None
+    best_point: BestPoint | None = None
+    mode: str | None = None
+    completed_by_client: ClientCompletion | None = None
+    workspace: WorkspaceRow | None = None
+    next: str | None = None
+    """What continues a mission whose run reached its goal."""
+    resume: str | None = None
+    """The command that continues an interrupted mission."""
+    placement: str | None = None
+    """Why no worker drives it."""
+
+    @classmethod
+    def of(cls, mission_id: str, state: MissionState, seconds: float | None = None, now: float | None = None) -> Self:
+        """What the state says; `seconds` is its wall clock now."""
+        best = {one.criterion_id: state.best_points.of(one.criterion_id) for one in state.thresholds}
+        model = None
+        if (talk := state.conversation).began is not None:
+            model = ModelUse(
+                name=talk.asked_of,
+                cached_tokens=talk.cached_tokens,
+                requests_kept=len(talk.exchanges),
+                estimated_tokens=talk.estimated_tokens,
+            )
+        return cls(
+            mission_id=mission_id,
+            status=state.status,
+            directive=state.mission.directive,
+            criteria=criteria_rows(state),
+            budget=budget_use(state, seconds),
+            tool_allowlist=list(state.tools),
+            proposer=state.mission.proposer.kind,
+            iteration_count=state.iteration_count,
+            no_progress_counter=state.no_progress,
+            metrics=state.metrics,
+            best={name: one.point.value for name, one in best.items() if one and one.point},
+            pending_approvals=[ApprovalRow.of(one, mission_id, now) for one in state.approvals.open()],
+            created_at=iso(state.created_at),
+            warnings=list(state.warnings),
+            waiting_for=state.waiting_for,
+            waiting_detail=state.wait_detail,
+            waiting_until=iso(state.wait_until),
+            verdict=state.verdict,
+            verdict_reason=state.verdict_reason,
+            rationale=None if state.last_ended is None else state.last_ended.rationale,
+            started_at=iso(state.started_at),
+            ended_at=iso(state.ended_at),
+            failure=None if state.failure is None else state.failure.error,
+            paused_reason=state.paused_why if state.status == "paused" else None,
+            report=None if state.report is None else f"mission://{mission_id}/report",
+            parent=state.parent,
+            children=children_rows(state),
+            notes=state.conversation.notes,
+            model=model,
+            best_point=BestPoint.of(state.best_points.best()),
+            mode=state.mode,
+            completed_by_client=client_completion(state),
+            workspace=WorkspaceRow.of(mission_id, state),
+        )
+
+
+def criteria_rows(state: MissionState) -> list[CriterionRow]:
+    """Each criterion with its last result."""
+    rows: list[CriterionRow] = []
+    for criterion in state.mission.criteria:
+        name = criterion.criterion_id
+        result = state.results.get(name) or CriterionResult(
+            criterion_id=name, status="inconclusive", evidence={"reason": "not evaluated yet"}
+        )
+        row = CriterionRow(
+            criterion_id=name,
+            kind=criterion.kind,
+            required=criterion.required,
+            status=result.status,
+            description=describe(criterion),
+            evidence=result.evidence,
+            source=result.source,
+        )
+        rows.append(row)
+    return rows
+
+
+def children_rows(state: MissionState) -> list[ChildRow]:
+    """The children of a mission."""
+    return [
+        ChildRow(mission_id=child.session_id, outcome=child.outcome, reserved=child.reserved, used=child.used)
+        for child in state.children.values()
+    ]
+
+
+def client_completion(state: MissionState) -> ClientCompletion | None:
+    """How a client ended the mission as completed; None if none did."""
+    if not isinstance(state.stop, CompletionOrdered) or not state.stop.client:
         return None
-    seconds, milliseconds = divmod(round(moment * 1e6) // 1000, 1000)
-    return f"{_second(seconds)}.{str(1000 + milliseconds)[1:]}+00:00"
-
-
-@lru_cache(maxsize=1024)
-def _second(moment: int) -> str:
-    """Most moments of a report share their second with others, and writing one takes long."""
-    return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat()[:19]
+    required = [criterion.criterion_id for criterion in state.mission.criteria if criterion.required]
+    met = {name for name, result in state.results.items() if result.status == "met"}
+    return ClientCompletion(by=state.stop.by, unmet=[name for name in required if name not in met])
 
 
 def way_on(
@@ -168,57 +322,6 @@ def way_on(
     return "an ended mission stays as it is; start a new one"
 
 
-def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
-    """Each criterion with its last result."""
-    rows: list[dict[str, Any]] = []
-    for criterion in state.mission.criteria:
-        name = criterion.criterion_id
-        result = state.results.get(name) or CriterionResult(
-            criterion_id=name, status="inconclusive", evidence={"reason": "not evaluated yet"}
-        )
-        rows.append(
-            {
-                "criterion_id": name,
-                "kind": criterion.kind,
-                "required": criterion.required,
-                "status": result.status,
-                "description": describe(criterion),
-                "evidence": result.evidence,
-                "source": None if result.source is None else msgspec.structs.asdict(result.source),
-            }
-        )
-    return rows
-
-
-def children_rows(state: MissionState) -> list[dict[str, Any]]:
-    """Each child with what was set aside for it and what it used; the latter is not known while it runs."""
-    return [
-        {"session_id": child.session_id, "outcome": child.outcome, "reserved": child.reserved, "used": child.used}
-        for child in state.children.values()
-    ]
-
-
-def workspace_row(mission_id: str, state: MissionState) -> dict[str, Any] | None:
-    """The workspace of an agent's mission and what its latest turns changed; None without one."""
-    workspace = state.mission.workspace
-    if workspace is None:
-        return None
-    iterations = [*state.recent, *([state.open] if state.open is not None else [])]
-    turns = [
-        {"iteration": iteration.index, "outcome": call.outcome, **msgspec.to_builtins(call.change)}
-        for iteration in iterations
-        for call in iteration.calls.values()
-        if call.change is not None
-    ]
-    row: dict[str, Any] = {"path": workspace.path, "in_place": workspace.in_place, "turns": turns}
-    row |= {"protected_turns": state.protected_turns}
-    if state.mission.picks:
-        won = pick.winner(state)
-        row["agents"] = pick.rows(state)
-        return row | ({} if won is None else {"branch": f"pursuit/{won[1].session_id}"})
-    return row | ({"branch": f"pursuit/{mission_id}"} if state.status == "completed" else {})
-
-
 def exit_code_of(result: Mapping[str, Any] | None) -> int | None:
     """The exit code in the result of a command, or None if it has none."""
     value = None if result is None else value_of(result)
@@ -241,255 +344,3 @@ def output_tail(result: Mapping[str, Any] | None, *, lines: int = TAIL_LINES) ->
         texts = [text for text in printed if text.strip()] or texts
     found = [line[:LONGEST_LINE] for text in texts for line in text.rstrip().splitlines()]
     return found[-lines:]
-
-
-def _place(call: CallIntended | CallRefused) -> dict[str, Any]:
-    return {"call_id": call.call_id, "iteration": call.iteration, "tool": call.tool}
-
-
-def _errors(history: History) -> list[dict[str, Any]]:
-    """The errors of proposers, calls and scripts, by iteration."""
-    found: list[tuple[int, str, str]] = []
-    for one in history.iterations.values():
-        if one.proposed is not None:
-            found += [(one.index, one.proposed.proposer, reason) for reason in one.proposed.failed]
-    found += [(end.iteration, call.tool, end.error) for call, end in history.made_calls if end.error is not None]
-    scripts = [one.script for one in history.iterations.values() if one.script is not None]
-    found += [(script.iteration, "script", script.error) for script in scripts if script.error is not None]
-    found.sort(key=itemgetter(0))
-    return [{"iteration": iteration, "tool": tool, "message": error} for iteration, tool, error in found]
-
-
-def _question_row(question: ApprovalQuestion) -> dict[str, Any]:
-    asked, end = question.asked, question.end
-    row: dict[str, Any] = {
-        "approval_id": asked.approval_id,
-        "iteration": asked.iteration,
-        "tool": asked.tool,
-        "args": redacted(asked.args),
-        "reason": asked.reason,
-        "asked_at": iso(asked.at),
-        **({"required": asked.require} if asked.require > 1 else {}),
-    }
-    if end is None:
-        return row
-    answer, by, event = end
-    if isinstance(event, ApprovalExpired):
-        return row | {"answer": answer, "answered_at": iso(event.at)}
-    row |= {"answer": answer, "by": by, "answered_at": iso(event.at)}
-    row |= {"channel": event.channel} if event.channel else {}
-    return row | ({"why": event.reason} if event.reason else {})
-
-
-def _turns(state: MissionState, history: History) -> list[IterationProposed | ModelTurn | Call]:
-    """The turns of a client, a model or an agent; what other proposers propose is in the calls."""
-    client = state.facts.proposed_by_client
-    return [one for one in history.turns if client or not isinstance(one, IterationProposed)]
-
-
-def _turn_row(turn: IterationProposed | ModelTurn | Call, diffs: Mapping[str, str]) -> dict[str, Any]:
-    """What a client proposed, a model answered or an agent did."""
-    match turn:
-        case IterationProposed():
-            calls = ["script"] if turn.script is not None else [call.tool for call in turn.calls]
-            row = {"iteration": turn.iteration, "who": "client", "at": iso(turn.at), "calls": calls}
-            return row | {"text": (turn.rationale or "")[:LONGEST_TURN]}
-        case ModelTurn(asked=asked, answered=event):
-            assert event is not None  # noqa: S101 - a turn is listed when it is answered
-            answer = event.answer
-            row: dict[str, Any] = {"iteration": event.iteration, "who": asked.model, "at": iso(event.at)}
-            row |= {"calls": [] if answer is None else [call.name for call in answer.calls]}
-            row |= {"text": "" if answer is None else answer.text[:LONGEST_TURN], "tokens": event.tokens}
-            row |= {"cost_usd": event.cost_usd, "seconds": event.seconds}
-            return row | ({"error": event.error} if event.error else {})
-        case Call(end=CallSettled() as event):
-            return _agent_turn(event, diffs)
-        case Call():
-            raise AssertionError("a turn of an agent is listed when it has ended")
-
-
-def _check_row(call: CallIntended, event: CallSettled, results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    result = results.get(event.blob, event.result) if event.blob is not None else event.result
-    return {
-        "iteration": event.iteration,
-        "criterion_id": call.criterion_id,
-        "outcome": event.outcome,
-        "exit_code": exit_code_of(result),
-        "seconds": event.seconds,
-        "output": output_tail(result) or ([event.error] if event.error else []),
-    }
-
-
-def _agent_turn(event: CallSettled, diffs: Mapping[str, str]) -> dict[str, Any]:
-    """A turn of an agent: what it said and did, and the diff that we computed."""
-    change = event.change
-    assert change is not None  # noqa: S101 - the caller looked
-    value = value_of(event.result) if event.result is not None else None
-    said: Mapping[str, Any] = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-    used = event.used or {}
-    row: dict[str, Any] = {"iteration": event.iteration, "who": "agent", "at": iso(event.at), "outcome": event.outcome}
-    row |= {"calls": [str(one.get("title") or one.get("kind")) for one in said.get("tool_calls", ())]}
-    row |= {"text": str(said.get("text", ""))[-LONGEST_TURN:], "tokens": used.get("max_tokens")}
-    row |= {"cost_usd": used.get("max_cost_usd"), "seconds": event.seconds, "files": change.files}
-    row |= {"protected": change.protected} if change.protected else {}
-    row |= {"diff": diffs[change.diff][:LONGEST_DIFF]} if change.diff is not None and change.diff in diffs else {}
-    return row | ({"error": event.error} if event.error else {})
-
-
-def _tools(made: Sequence[tuple[CallIntended, CallSettled]]) -> list[dict[str, Any]]:
-    """How often each tool was called, what came of it, and how long it took; a refused call was not made."""
-    seconds: dict[str, float] = {}
-    outcomes: dict[str, dict[str, int]] = {}
-    for call, end in made:
-        seconds[call.tool] = seconds.get(call.tool, 0.0) + end.seconds
-    for (tool, outcome), count in Counter([(call.tool, end.outcome) for call, end in made]).items():
-        outcomes.setdefault(tool, {})[outcome] = count
-    return [
-        {"tool": tool, "calls": sum(found.values()), "by_outcome": found, "seconds": round(seconds[tool], 6)}
-        for tool, found in sorted(outcomes.items())
-    ]
-
-
-def _log_row(call: Call, shown: Mapping[str, Trial]) -> dict[str, Any]:
-    """A row of the log; `shown` are the trials by their calls, without secrets."""
-    trial, said, end = shown.get(call.call_id), call.said, call.settled
-    return {
-        "iteration": call.iteration,
-        "tool": said.tool,
-        "args": redacted(said.args) if trial is None else trial.args,
-        "at": iso(said.at) if trial is None else trial.started_at,
-        "outcome": call.outcome,
-        "seconds": 0.0 if end is None else end.seconds,
-        **({"error": error} if (error := call.error) else {}),
-    }
-
-
-def _measured(history: History) -> dict[str, dict[str, float]]:
-    """The metrics of each call that reported some."""
-    return {end.call_id: dict(leaves(end.metrics)) for _call, end in history.made_calls if end.metrics}
-
-
-def _points(history: History, measured: Mapping[str, Mapping[str, float]]) -> dict[str, list[Point]]:
-    """The values of each metric."""
-    points: dict[str, list[Point]] = {}
-    for call, _end in history.made_calls:
-        for name, value in measured.get(call.call_id, {}).items():
-            points.setdefault(name, []).append(Point(call.iteration, call.order, value, call.tool, call.call_id))
-    for one in history.iterations.values():
-        if one.script is not None and not one.script.claimed:
-            for name, value in leaves(one.script.observed):
-                points.setdefault(name, []).append(Point(one.index, LAST, value, "script", ""))
-    return points
-
-
-def _timeline(
-    iterations: Sequence[Iteration], made: Sequence[tuple[CallIntended, CallSettled]]
-) -> list[dict[str, Any]]:
-    """The last iterations, each with the number of its calls."""
-    calls = Counter([end.iteration for _call, end in made])
-    rows: list[dict[str, Any]] = []
-    for one in iterations[-MOST_ROWS:]:
-        assert one.ended is not None  # noqa: S101 - the caller chose those
-        rows.append(
-            {
-                "iteration_index": one.index,
-                "verdict": one.ended.verdict,
-                "verdict_reason": one.ended.reason,
-                "started_at": iso(one.proposed.at) if one.proposed is not None else None,
-                "ended_at": iso(one.ended.at),
-                "calls": calls[one.index],
-                "rationale": one.ended.rationale or (one.proposed.rationale if one.proposed is not None else None),
-            }
-        )
-    return rows
-
-
-def _metrics(state: MissionState, found: Mapping[str, Sequence[Point]]) -> dict[str, Any]:
-    known = [one for one in state.mission.criteria if isinstance(one, MetricThreshold)]
-    thresholds = {one.metric: one for one in sorted(known, key=lambda one: one.required)}  # the required one wins
-    rows: dict[str, Any] = {}
-    for name in sorted(found, key=lambda name: (name not in thresholds, name)):
-        criterion = thresholds.get(name)
-        source = criterion.source if criterion is not None else None
-        matching = (point for point in found[name] if source_matches(source, point.tool))
-        counted = sorted(matching, key=lambda point: point.place)
-        if not counted:
-            continue
-        points = [(point.iteration, point.value) for point in counted]
-        best = state.best_points.of(criterion.criterion_id) if criterion is not None else None
-        stride = -(-len(points) // MOST_POINTS)
-        rows[name] = {
-            "points": [list(point) for point in (points if stride == 1 else [*points[:-1:stride], points[-1]])],
-            "last": points[-1][1],
-            "best": best.point.value if best is not None and best.point is not None else None,
-            **({} if best is None or best.infeasible is None else {"infeasible": _infeasible(best.infeasible)}),
-            "target": None if criterion is None else {"op": criterion.op, "target": criterion.target},
-        }
-    return rows
-
-
-def every_trial(history: History, state: MissionState) -> list[Trial]:
-    """The trials of a mission, from its first to its last."""
-    return _trials(state, history, _measured(history))
-
-
-def _trials(state: MissionState, history: History, measured: Mapping[str, Mapping[str, float]]) -> list[Trial]:
-    """Each call of a tool that gives metrics; the tool that a search calls is one, whether or not it did yet."""
-    best, objective = state.best_points.best(), state.facts.objective
-    best_call = best.point.call_id if best is not None and best.point is not None else None
-    under_way = [(one.intended, None) for one in history.calls if one.intended is not None and one.end is None]
-    measuring = {call.tool for call, _ in history.made_calls if call.purpose != "check" and call.call_id in measured}
-    if objective is not None:
-        measuring.add(objective.tool)
-    calls = [*history.made_calls, *under_way]
-    made = [pair for pair in calls if pair[0].tool in measuring and pair[0].purpose != "check"]
-    made.sort(key=lambda pair: (pair[0].iteration, pair[0].order))
-    return [_trial(number, *pair, measured, best_call) for number, pair in enumerate(made)]
-
-
-def _trial(
-    number: int,
-    call: CallIntended,
-    end: CallSettled | None,
-    measured: Mapping[str, Mapping[str, float]],
-    best_call: str | None,
-) -> Trial:
-    return Trial(
-        trial=number,
-        iteration=call.iteration,
-        tool=call.tool,
-        args=redacted(call.args),
-        metrics=measured.get(call.call_id, {}),
-        outcome=None if end is None else end.outcome,
-        # A call that becomes a task is settled by whichever process finds its end, so only the clock knows its time.
-        seconds=None if end is None else end.seconds or round(max(0.0, end.at - call.at), 3),
-        started_at=iso(call.at),
-        call_id=call.call_id,
-        best=call.call_id == best_call,
-        error=None if end is None or end.error is None else cut_text(end.error, LONGEST_ERROR),
-    )
-
-
-def _infeasible(point: Candidate) -> dict[str, Any]:
-    return {"value": point.value, "violates": violations(point)}
-
-
-def forced_row(state: MissionState) -> dict[str, Any] | None:
-    """On which client's word a mission was ended as completed, and the required criteria that were not met."""
-    if not isinstance(state.stop, CompletionOrdered) or not state.stop.client:
-        return None
-    required = [criterion.criterion_id for criterion in state.mission.criteria if criterion.required]
-    met = {name for name, result in state.results.items() if result.status == "met"}
-    return {"by": state.stop.by, "unmet": [name for name in required if name not in met]}
-
-
-def _reason_text(state: MissionState) -> str | None:
-    if (forced := forced_row(state)) is not None:
-        unmet = f", with these criteria unmet: {', '.join(forced['unmet'])}" if forced["unmet"] else ""
-        said = f" ({state.stop.reason})" if state.stop is not None and state.stop.reason else ""
-        return f"ended on the word of {forced['by']}{unmet}{said}"
-    if state.stop is not None and state.stop.reason:
-        return state.stop.reason
-    if state.failure is not None:
-        return state.failure.error
-    return state.last_ended.rationale if state.last_ended is not None else None

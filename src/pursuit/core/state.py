@@ -43,8 +43,8 @@ from pursuit.core.observe import leaves, value_of
 from pursuit.core.proposing import ProposerFacts
 from pursuit.core.series import Events, Gap, Metrics
 
-Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
-STATUSES: tuple[Status, ...] = get_args(Status)
+StoredStatus = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
+STATUSES: tuple[StoredStatus, ...] = get_args(StoredStatus)
 TERMINAL = frozenset({"completed", "terminated"})
 SCRIPT_SOURCE = "script"
 REMEMBERED = 4_096
@@ -302,7 +302,7 @@ class Standing:
     parent: str | None = None
     paused_by: str | None = None
     paused_why: str | None = None
-    status: Status = "pending"
+    status: StoredStatus = "pending"
     waiting_for: WaitingFor | None = None
     wait_detail: str | None = None
     wait_until: float | None = None

@@ -39,7 +39,7 @@ from pursuit.core.history import History, decoded
 from pursuit.core.lessons import remembered
 from pursuit.core.mission import MissionPolicy, Proposal
 from pursuit.core.proposing import MissingKind
-from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
+from pursuit.core.report import iso, way_on
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Ceiling, Clock, Observer, Phase, Placed, Run, Settings
 from pursuit.engine.execute import RunServices, cancel_tasks, recover_own, settle_lost, warn, worked_until
@@ -60,6 +60,7 @@ from pursuit.errors import (
 from pursuit.ledger.contract import Bell, Claim, Ledger
 from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
 from pursuit.proposers.language import LanguageModel
+from pursuit.reports.report import MOST_CHECKS, Report, build_report
 from pursuit.reports.wording import moment
 from pursuit.sandbox import Sandbox
 from pursuit.upstream.host import ToolHost, UpstreamTools
@@ -71,15 +72,15 @@ async def write_report(run: Run) -> None:
         return
     await run.journal.flush()
     report = await assemble(run.ledger, run.mission_id, run.state, run.journal.newest)
-    body = msgspec.json.encode(report)
+    body = msgspec.json.encode(report.data)
     digest = hashlib.sha256(body).hexdigest()
-    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body}, text=remembered(report))
+    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body}, text=remembered(report.data))
     await run.journal.flush()
 
 
 async def assemble(
     ledger: Ledger, mission_id: str, state: MissionState | None = None, newest: Sequence[Event] = ()
-) -> dict[str, Any]:
+) -> Report:
     """The report of a mission as it stands in the ledger now, with the hashes that prove it.
 
     `state` is the fold of the same stream, if the caller has it, and `newest` the last events in it.
@@ -99,14 +100,15 @@ async def assemble(
     changes = await _last_blobs(ledger, [end.change.diff for _, end in made if state.facts.tools and end.change])
     diffs = {digest: body.decode(errors="replace") for digest, body in changes.items()}
     report = build_report(mission_id, history, state, results, diffs)
+    data = report.as_json()
     if not isinstance(state.mission.proposer, MissingKind):
-        report |= kind_of(state.mission.proposer).report(state.mission, state.mission.proposer, report)
-    report["ledger"] = {
+        data |= kind_of(state.mission.proposer).report(state.mission, state.mission.proposer, report)
+    data["ledger"] = {
         "head_seq": head[-1].seq if head else 0,
         "head_hash": head[-1].hash.hex() if head else "",
         "root": await ledger.root(),
     }
-    return report
+    return Report.read(data)
 
 
 async def _last_blobs(ledger: Ledger, digests: Iterable[str | None]) -> dict[str, bytes]:

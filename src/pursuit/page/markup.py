@@ -21,7 +21,7 @@ from markupsafe import Markup
 from pursuit import __version__
 from pursuit.core.caps import SHOWN
 from pursuit.core.report import iso
-from pursuit.reports.wording import compact, evidence_words, figure, seconds_between, span, text
+from pursuit.reports.wording import amount, compact, evidence_words, figure, seconds_between, span, text
 
 LARGEST_IMAGE: Final = 2 * 1024 * 1024
 """Bytes of an image that is shown; a larger one is named with its size."""
@@ -233,7 +233,7 @@ def environment() -> Environment:
     filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType] - jinja2 types neither
     known = cast("dict[str, Any]", made.globals)  # pyright: ignore[reportUnknownMemberType]
     filters |= {"figure": figure, "span": span, "when": when, "tone": tone, "folded": folded, "content": content}
-    filters |= {"diff": diff, "sparkline": sparkline, "evidence": evidence_words, "compact": compact}
+    filters |= {"amount": amount, "diff": diff, "sparkline": sparkline, "evidence": evidence_words, "compact": compact}
     known |= {"version": __version__, "changes": changes, "seconds_between": seconds_between, "shown_caps": SHOWN}
     known |= {"cap_labels": {cap.used: cap.label for cap in SHOWN}}
     return made

@@ -10,13 +10,14 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 from starlette.responses import Response
 
-from pursuit.core.caps import CAPS, BudgetUse
+from pursuit.core.caps import CAPS
 from pursuit.core.state import MissionState
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.page.app import Page, PageView
 from pursuit.reports.plots import line_plot
-from pursuit.reports.wording import amount, best_words, figure, number, sign, span, why
+from pursuit.reports.wording import best_words, figure, number, sign, why
 from pursuit.service.queries import SHOWN_STATUSES, MissionFilter, ShownStatus
+from pursuit.service.timeline import MissionNow
 
 FILTERS: Final = ("status", "words", "caller", "queue", "since", "until")
 
@@ -53,7 +54,7 @@ async def _listing(view: PageView) -> dict[str, Any]:
     wanted = _filter(view)
     found = await view.service.overview(wanted, cursor=view.query.get("cursor"))
     chosen = {name: value for name in FILTERS if (value := view.query.get(name))}
-    more = urlencode({**chosen, "cursor": found.get("next_cursor", "")})
+    more = urlencode({**chosen, "cursor": found.next_cursor or ""})
     return {
         "found": found,
         "chosen": chosen,
@@ -139,68 +140,56 @@ def _plot(row: Mapping[str, Any]) -> str:
 
 
 async def _mission(view: PageView) -> dict[str, Any]:
-    found = await view.page.timelines.mission(view.path("mission_id"))
-    title, _, body = found["directive"].strip().partition("\n")
-    status, ended = found["status"], found["status"] in _ENDED
-    by_cap = ended and str(found.get("verdict_reason")).startswith("max_")
+    now = await view.page.timelines.mission(view.path("mission_id"))
+    found, status = now.status, now.status.status
+    title, _, body = found.directive.strip().partition("\n")
+    ended = status in _ENDED
+    by_cap = ended and str(found.verdict_reason).startswith("max_")
+    goes_on = found.resume is not None or found.next is not None
     return {
+        "now": now,
         "mission": found,
         "title": title if len(title) <= 160 else f"{title[:160]}…",
-        "body": body.strip() if len(title) <= 160 else found["directive"],
-        "sentence": _sentence(found),
-        "best": best_words(found.get("best_point")),
-        "gauges": [_gauge(row) for row in found["gauges"]],
+        "body": body.strip() if len(title) <= 160 else found.directive,
+        "sentence": _sentence(now),
+        "best": best_words(found.best_point),
         "caps": [
             (name, use.cap.label_with_unit, use.limit)
-            for name, use in BudgetUse.from_json(found["budget"]).caps.items()
+            for name, use in found.budget.caps.items()
             if use.limit is not None
         ],
         "can": {
             "pause": status in ("pending", "running", "waiting", "interrupted"),
-            "resume": status in ("paused", "failed")
-            or (("resume" in found or "next" in found) and view.page.runtime.runs is not None),
+            "resume": status in ("paused", "failed") or (goes_on and view.page.runtime.runs is not None),
             "end": not ended,
-            "extend": (not ended or by_cap) and "parent" not in found,
+            "extend": (not ended or by_cap) and found.parent is None,
         },
         "ended": ended,
     }
 
 
-def _sentence(found: Mapping[str, Any]) -> str:
+def _sentence(now: MissionNow) -> str:
     """Why it runs, waits or ended, in one sentence."""
-    now, words = found["now"], why(found)
-    if "resume" in found:
+    found, words = now.status, why(now.status)
+    if found.resume is not None:
         return "It was started and no live process drives it."
-    if "next" in found:
+    if found.next is not None:
         return f"I{words[1:]}."
-    if found["status"] == "running":
-        if now["model"]:
-            return f"It asks {now['model']} what to do next."
-        tools = ", ".join(sorted({call["tool"] for call in now["calls"]}))
-        place = f"iteration {found['iteration_count'] + 1:,}"
+    if found.status == "running":
+        if now.model:
+            return f"It asks {now.model} what to do next."
+        tools = ", ".join(sorted({call.tool for call in now.calls}))
+        place = f"iteration {found.iteration_count + 1:,}"
         return f"It runs {place}: {tools} is under way." if tools else f"It runs {place}."
-    if found["status"] == "pending":
+    if found.status == "pending":
         return "It is accepted, and no process has driven it yet."
-    if found["status"] == "paused":
+    if found.status == "paused":
         return f"It is paused: {words}." if words else "It is paused."
-    if found["status"] == "waiting":
-        detail = f" ({found['waiting_detail']})" if "waiting_detail" in found else ""
-        late = any("expired" in row for row in found["pending_approvals"])
-        return f"It waits for {found['waiting_for']}{detail}{'; its question has expired' if late else ''}."
+    if found.status == "waiting":
+        detail = "" if found.waiting_detail is None else f" ({found.waiting_detail})"
+        late = any(one.expired for one in found.pending_approvals)
+        return f"It waits for {found.waiting_for}{detail}{'; its question has expired' if late else ''}."
     return words
-
-
-def _gauge(row: Mapping[str, Any]) -> dict[str, Any]:
-    cap = CAPS[f"max_{row['name']}"]
-    left = row.get("left_seconds")
-    return {
-        "label": cap.label,
-        "used": "unknown" if row["used"] is None else amount(row["used"], cap.unit),
-        "cap": None if row["cap"] is None else amount(row["cap"], cap.unit),
-        "share": row["share"],
-        "left": None if left is None else span(left),
-        "first": row.get("first", False),
-    }
 
 
 def _back(view: PageView, done: str) -> Response:

@@ -30,7 +30,7 @@ def add(page: Page) -> None:
 
 async def _download(view: PageView) -> Response:
     found = await everything(view.service, view.path("mission_id"))
-    name = f"{found['report']['session_id']}.html"
+    name = f"{found['report'].mission_id}.html"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
     body = await to_thread.run_sync(render_share, found)  # seconds for a long mission, while others run here
     return Response(body, headers=headers, media_type="text/html; charset=utf-8")
@@ -45,7 +45,7 @@ def render_share(found: Mapping[str, Any]) -> str:
         for call in row["calls"]:  # what changed against the call of the same tool before
             call["before"] = last.get(call.get("tool", ""))
             last[call.get("tool", "")] = call.get("args")
-    view = read(found["report"])
+    view = read(found["report"].data)
     plots = [(one, Markup(metric_plot(one))) for one in view.metrics[:MAX_PLOTS]]  # noqa: S704 - our own SVG
     style = Markup(_STYLE.read_text(encoding="utf-8"))  # noqa: S704 - our own
     return environment().get_template("share.html").render(view=view, plots=plots, iterations=iterations, style=style)

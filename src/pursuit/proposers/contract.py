@@ -25,6 +25,7 @@ from pursuit.core.state import CallRecord, MissionState
 from pursuit.core.tools import Tool
 from pursuit.errors import Fault, InvalidArgument, ModelUnavailable
 from pursuit.proposers.language import LanguageModel, ModelAccess, ModelRequest, Models, OfferedTool
+from pursuit.reports.report import Report
 
 Past = Callable[[int], Awaitable[Sequence[tuple[int, AnyEvent]]]]
 """Reads the mission's events after a sequence number, each with its own number."""
@@ -332,7 +333,7 @@ class ProposerKind(ABC, Generic[S]):
     def open(self, settings: S, context: ProposerContext) -> AbstractAsyncContextManager[Proposer]:
         """The proposer of one run, for as long as the block."""
 
-    def report(self, mission: Mission, settings: S, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def report(self, mission: Mission, settings: S, report: Report) -> Mapping[str, Any]:
         """What it adds to a report."""
         return {}
 

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pursuit.reports.plots import line_plot, scatter_plot
+from pursuit.reports.report import Report
 from pursuit.reports.view import MetricView, read
 from pursuit.reports.wording import figure, seconds, stated, text
 
@@ -20,9 +21,9 @@ MAX_PLOTS = 24
 """More plots are hard to read; the other metrics are listed in a table."""
 
 
-def render_html(report: Mapping[str, Any]) -> str:
+def render_html(report: Report) -> str:
     """The report as one HTML file: no script, nothing loaded from anywhere, light and dark, fit for print."""
-    view = read(report)
+    view = read(report.data)
     # The plots escape their own few words: they are all that the template takes as markup.
     plots = [(metric, metric_plot(metric)) for metric in view.metrics[:MAX_PLOTS]]
     return template("report.html.j2").render(view=view, plots=plots, others=view.metrics[MAX_PLOTS:], figure=figure)

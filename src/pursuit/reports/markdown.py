@@ -7,9 +7,9 @@ a link, an image or HTML.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from pursuit.reports.report import Report
 from pursuit.reports.view import BestView, CriterionView, Gauge, MetricView, ReportView, Rows, read
 from pursuit.reports.wording import figure, text
 
@@ -18,9 +18,9 @@ _OPENING = re.compile(r"^([-+=]|\d{1,9}(?=[.)]))")
 _MARKS = {"met": "\u2713", "unmet": "\u2717", "inconclusive": "?"}
 
 
-def render_markdown(report: Mapping[str, Any]) -> str:
+def render_markdown(report: Report) -> str:
     """The report as Markdown."""
-    view = read(report)
+    view = read(report.data)
     blocks = [
         *_heading(view),
         *_list("Warnings", view.warnings),

@@ -11,9 +11,13 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pursuit.core.caps import CAPS
+
+if TYPE_CHECKING:
+    from pursuit.core.best import BestPoint
+    from pursuit.core.report import CriterionRow, Status
 
 # Control characters, halves of surrogate pairs, and the marks that make text run the other way.
 _UNPRINTABLE = re.compile(
@@ -67,11 +71,6 @@ def number(value: Any) -> float | None:
     except OverflowError:
         return None
     return result if math.isfinite(result) else None
-
-
-def count(value: Any) -> int:
-    """A count that is at least 0."""
-    return max(0, int(number(value) or 0))
 
 
 def figure(value: Any, level: float | None = None) -> str:
@@ -174,51 +173,50 @@ def reason(value: Any) -> str:
     return _REASONS.get(known, known)
 
 
-def why(status: Mapping[str, Any]) -> str:
+def why(status: Status) -> str:
     """One sentence on why a mission has its status."""
-    if "placement" in status:
-        return status["placement"]
-    if "resume" in status:
+    if status.placement is not None:
+        return status.placement
+    if status.resume is not None:
         return "no process drives it"
-    if "next" in status:
+    if status.next is not None:
         return "its last run reached its goal"
-    if "failure" in status and status["status"] == "failed":
-        return f"{status['failure']} (the trace is in the ledger)"
-    if "waiting_for" in status:
-        detail = f" ({status['waiting_detail']})" if "waiting_detail" in status else ""
-        if any("expired" in row for row in status["pending_approvals"]):
-            return f"waiting for {status['waiting_for']}{detail}; its question has expired, which counts as no"
-        until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
-        return f"waiting for {status['waiting_for']}{detail}{until}"
-    if "paused_reason" in status:
-        return _flat(status["paused_reason"])
-    if status["status"] in ("completed", "terminated"):
-        words = reason(status.get("verdict_reason"))
-        error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
+    if status.failure is not None and status.status == "failed":
+        return f"{status.failure} (the trace is in the ledger)"
+    if status.waiting_for is not None:
+        detail = "" if status.waiting_detail is None else f" ({status.waiting_detail})"
+        if any(one.expired for one in status.pending_approvals):
+            return f"waiting for {status.waiting_for}{detail}; its question has expired, which counts as no"
+        until = "" if status.waiting_until is None else f" until {moment(status.waiting_until)}"
+        return f"waiting for {status.waiting_for}{detail}{until}"
+    if status.paused_reason is not None:
+        return _flat(status.paused_reason)
+    if status.status in ("completed", "terminated"):
+        words = reason(status.verdict_reason)
+        error = status.rationale if status.verdict_reason == "proposer_failed" else None
         return f"{words.removesuffix('.')}: {_flat(error)}" if error else words
     return ""
 
 
-def best_words(found: Mapping[str, Any] | None) -> str:
+def best_words(best: BestPoint | None) -> str:
     """The best point that keeps all limits, and what a better one violates; empty before there is a point."""
-    row: Mapping[str, Any] = found or {}
+    if best is None:
+        return ""
     words: list[str] = []
-    if row.get("feasible"):
-        mean = f", mean of {row['times']} calls" if "times" in row else ""
-        words.append(
-            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} "
-            f"(iteration {row['iteration'] + 1}{mean})"
-        )
-    if beyond := row.get("infeasible"):
-        broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
-        head = "" if words else f"no point keeps all limits; {row['metric']} "
-        words.append(f"{head}{figure(beyond['value'])} in iteration {beyond['iteration'] + 1} violates {broken}")
+    if best.feasible:
+        mean = "" if best.times == 1 else f", mean of {best.times} calls"
+        at = f"iteration {1 + (best.iteration or 0)}{mean}"
+        words.append(f"{best.metric} {figure(best.value)} with {compact(best.args)} ({at})")
+    if (beyond := best.infeasible) is not None:
+        broken = ", ".join(f"{one.wanted} ({figure(one.value)})" for one in beyond.violates)
+        head = "" if words else f"no point keeps all limits; {best.metric} "
+        words.append(f"{head}{figure(beyond.value)} in iteration {beyond.iteration + 1} violates {broken}")
     return "; ".join(words)
 
 
-def evidence_words(row: Mapping[str, Any]) -> str:
+def evidence_words(row: CriterionRow) -> str:
     """The evidence of a criterion, as short as possible."""
-    evidence: Any = row["evidence"]
+    evidence: Any = row.evidence
     if not isinstance(evidence, dict):
         return _flat(compact(evidence), 60)
     facts = cast("dict[str, Any]", evidence)

@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 from pursuit.config.servers import LIMITS, MessageLimits
 from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
+from pursuit.core.report import ApprovalRow
 from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed, advice
 from pursuit.server.access import KeysUnavailable, Verifier, challenge, unambiguous
 from pursuit.server.errors import OPERATOR_SCOPE, owner_of
@@ -34,7 +35,6 @@ from pursuit.server.tokens import Scope as TokenScope
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Audit, Caller
-from pursuit.service.queries import approval_row
 from pursuit.service.service import LONGEST_REASON, Service
 
 if TYPE_CHECKING:
@@ -211,14 +211,14 @@ def approval_routes(
     approvals = Approvals(service)
 
     async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
-        return {"approvals": [approval_row(one) for one in await approvals.open(_one_of(request, _FILTER))]}
+        return {"approvals": [ApprovalRow.of(one).as_json() for one in await approvals.open(_one_of(request, _FILTER))]}
 
     async def show(request: Request, caller: Caller) -> dict[str, Any]:
         reveal = _one_of(request, _REVEAL) or "false"
         if reveal not in ("true", "false"):
             raise ValidationFailed([Fault(field=_REVEAL, reason="must be true or false")], "wrong parameters")
         found = await approvals.show(request.path_params["approval_id"], reveal=reveal == "true", caller=caller)
-        return approval_row(found)
+        return ApprovalRow.of(found).as_json()
 
     async def answer(request: Request, caller: Caller) -> dict[str, Any]:
         said = _parse(await read_body(request, limits.request_seconds))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import anyio
+import msgspec
 
 from pursuit.core.approvals import (
     APPROVAL_ID,
@@ -42,7 +43,7 @@ from pursuit.core.gateway_events import (
 )
 from pursuit.core.history import decoded
 from pursuit.core.pins import PINS, PinState, decode_pin
-from pursuit.core.report import iso
+from pursuit.core.report import ApprovalRow, iso
 from pursuit.core.state import MissionState
 from pursuit.errors import (
     ApprovalNeeded,
@@ -59,7 +60,7 @@ from pursuit.policy.traits import LONGEST_FORM, whole_question
 from pursuit.reports.wording import moment
 from pursuit.service.audit import Caller
 from pursuit.service.gateway_journal import ASKING, GATEWAY_ID, KIND, read_questions
-from pursuit.service.queries import approval_row, require_id
+from pursuit.service.queries import require_id
 from pursuit.service.service import Service, storable_reason
 from pursuit.upstream.pins import accept
 
@@ -91,7 +92,8 @@ class Answered:
 
     def row(self) -> dict[str, Any]:
         """As JSON."""
-        return {**approval_row(self.approval), "answer": self.answer, "by": self.by, "status": self.status}
+        row = msgspec.structs.replace(ApprovalRow.of(self.approval), answer=self.answer, by=self.by)
+        return {**row.as_json(), "status": self.status}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ async def compared(service: Service, problem: Manifest, unreadable: list[str]) -
         if state.opened.mission is not None:
             with suppress(SessionNotFound):  # forgotten since; only an ended mission can be
                 status = await service.status(state.opened.mission)
-                spent, over = status["budget"]["used"], status["status"] in TERMINAL
+                spent, over = status.budget.as_json()["used"], status.status in TERMINAL
         rows.append(attempt_row(problem, state, spent, version=version, mission_over=over, now=service.clock.now()))
     return problem_row(problem, rows)
 

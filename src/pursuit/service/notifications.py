@@ -32,14 +32,14 @@ from pursuit.core.budgets import budget_use
 from pursuit.core.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, encode
 from pursuit.core.fold import cut_short
 from pursuit.core.history import decoded
-from pursuit.core.report import iso
+from pursuit.core.report import Status, iso
 from pursuit.core.state import TERMINAL, MissionState
 from pursuit.core.tools import CallFailed
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Clock
 from pursuit.errors import Conflict, PursuitError, SessionNotFound, advice
 from pursuit.ledger.contract import ANY, Draft, Ledger, StreamRow, every_stream
-from pursuit.service.queries import Queries, status_of
+from pursuit.service.queries import Queries
 
 STREAM = "notifications"
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix that Standard Webhooks gives to secrets
@@ -140,7 +140,7 @@ def notification(
     identity: str, kind: Notice, mission_id: str, state: MissionState, *, at: float, **more: Any
 ) -> Notification:
     """The message about a mission in this state."""
-    status = status_of(mission_id, state)
+    status = Status.of(mission_id, state).as_json()
     data = {name: status[name] for name in _TOLD if name in status}
     if kind == "waiting":
         data["pending_approvals"] = status["pending_approvals"]

@@ -11,33 +11,21 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import msgspec
 
-from pursuit.core.approvals import Approval
-from pursuit.core.audit import redacted
-from pursuit.core.best import best_row
-from pursuit.core.budgets import budget_use
 from pursuit.core.criteria import Check
 from pursuit.core.decision import decide
-from pursuit.core.events import AnyEvent, ApprovalAsked, CallRefused, ScriptEnded
+from pursuit.core.events import AnyEvent
 from pursuit.core.fold import advance, cut_short, due_in, summary_of
-from pursuit.core.history import Call, History, Iteration, decoded
+from pursuit.core.history import Call, History, Iteration, IterationRow, Shown, decoded, iso
 from pursuit.core.mission import FLEET, QUEUE
 from pursuit.core.observe import value_of
-from pursuit.core.report import (
-    Trial,
-    children_rows,
-    criteria_rows,
-    every_trial,
-    forced_row,
-    iso,
-    workspace_row,
-)
-from pursuit.core.state import STATUSES, MissionState, Status
+from pursuit.core.report import ChildRow, Status
+from pursuit.core.state import STATUSES, MissionState, StoredStatus
 from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
@@ -57,6 +45,7 @@ from pursuit.errors import (
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
 from pursuit.ledger.placement import CHECK, CODE, FILE, MACHINE, Placement, Requirements
+from pursuit.reports.report import Report, Trial, every_trial
 from pursuit.service.audit import OPERATOR, Audit, Caller, local_subject
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.tasks.host import MACHINE as TASK_MACHINE
@@ -67,72 +56,28 @@ GRACE = 2.0
 """Seconds that a driver has to cancel a task when the wall clock of its mission is used up, before others do it."""
 
 
-async def ended_iterations(ledger: Ledger, mission_id: str, *, first: int, after: int = 0) -> list[Iteration]:
+class HistoryPage(Shown, frozen=True, kw_only=True):
+    """Some iterations of a mission, and where the next ones begin."""
+
+    mission_id: str = msgspec.field(name="session_id")
+    iterations: list[Iteration]
+    next_cursor: str | None = None
+
+
+async def ended_iterations(ledger: Ledger, mission_id: str, *, first: int, after: int = 0) -> list[IterationRow]:
     """The ended iterations from `first` on, read from the events after `after`."""
     history = History.read(await ledger.read(mission_id, after))
     ended = [one for one in history.iterations.values() if one.index >= first and one.ended is not None]
     return sorted(ended, key=lambda one: one.index)
 
 
-def _iteration_row(one: Iteration, *, full: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"iteration_index": one.index}
-    proposed, ended = one.proposed, one.ended
-    if proposed is not None:
-        row["started_at"] = iso(proposed.at)
-    if full:
-        row["strategy"] = _strategy(one)
-        row["calls"] = _call_rows(one)
-        if one.script is not None:
-            row["script"] = _script_row(one.script)
-    if ended is not None:
-        row |= {"verdict": ended.verdict, "verdict_reason": ended.reason, "ended_at": iso(ended.at)}
-        if full:
-            row |= {"rationale": ended.rationale, "checkpoint": ended.facts.checkpoint}
-            row["criteria"] = [msgspec.to_builtins(result) for result in ended.criteria]
-            row["observation"] = _observation(one)
-    return row
+class VerdictAgain(Shown, frozen=True, kw_only=True):
+    """The verdict of the latest iteration, decided again."""
 
-
-def _call_rows(one: Iteration) -> list[dict[str, Any]]:
-    return [_call_row(call) for call in one.calls.values() if call.intended is not None or call.end is not None]
-
-
-def _call_row(call: Call) -> dict[str, Any]:
-    said, end = call.said, call.settled
-    row: dict[str, Any] = {"call_id": call.call_id, "tool": call.tool, "args": call.args}
-    if not isinstance(said, ApprovalAsked):
-        row["purpose"] = said.purpose
-    if isinstance(call.end, CallRefused):
-        row |= {"outcome": call.end.outcome, "error": call.end.reason}
-    elif end is not None:
-        row |= {"outcome": end.outcome, "seconds": end.seconds, "result": end.result or end.preview}
-        found = {"error": end.error, "metrics": end.metrics, "events": end.events}
-        row |= {key: value for key, value in found.items() if value}
-    return row
-
-
-def _script_row(script: ScriptEnded) -> dict[str, Any]:
-    said = {"metrics": script.observed, "events": script.events}
-    found = {"error": script.error, "printed": script.printed, "claimed" if script.claimed else "observed": said}
-    return {key: value for key, value in found.items() if value}
-
-
-def _observation(one: Iteration) -> dict[str, Any]:
-    """What the iteration learned: its calls in the order that they were proposed in, then its script."""
-    metrics: dict[str, Any] = {}
-    events: list[dict[str, Any]] = []
-    errors = [] if one.proposed is None else list(one.proposed.failed)
-    for call in one.calls.values():
-        if (end := call.settled) is not None:
-            metrics |= end.metrics
-            events += end.events
-        errors += [call.error] if call.error else []
-    if one.script is not None:
-        if not one.script.claimed:
-            metrics |= one.script.observed
-            events += one.script.events
-        errors += [one.script.error] if one.script.error else []
-    return {"metrics": metrics, "events": events, "errors": errors}
+    mission_id: str = msgspec.field(name="session_id")
+    iteration_index: int
+    verdict: str
+    verdict_reason: str
 
 
 MOST_RESULT, MOST_RESULTS = 4_000, 64_000
@@ -144,23 +89,24 @@ def outcome_rows(iterations: Sequence[Iteration]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     left = MOST_RESULTS
     for one in reversed(iterations):
-        row: dict[str, Any] = {"iteration_index": one.index}
-        if one.ended is not None:
-            row |= {"verdict": one.ended.verdict, "verdict_reason": one.ended.reason}
-        calls = [_call_outcome(call) for call in _call_rows(one)]
-        found: dict[str, Any] = {"calls": calls, "metrics": _observation(one)["metrics"]}
-        if one.script is not None and (script := _script_row(one.script)):
+        row = {"iteration_index": one.index, "verdict": one.verdict, "verdict_reason": one.verdict_reason}
+        found: dict[str, Any] = {
+            "calls": [_call_outcome(call) for call in one.calls or ()],
+            "metrics": {} if one.observation is None else one.observation.metrics,
+        }
+        if one.script is not None and (script := one.script.as_json()):
             found["script"] = cut_to(script, MOST_RESULT, _size)
         left -= _size(found)
         rows.append({**row, **found} if left >= 0 else {**row, "calls_omitted": len(found["calls"])})
     return rows[::-1]
 
 
-def _call_outcome(call: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: call[key] for key in ("tool", "outcome", "error") if key in call}
-    kept["args"] = cut_to(call["args"], MOST_RESULT, _size)
-    if call.get("result") is not None:
-        kept["result"] = cut_to(result_value(call["result"]), MOST_RESULT, _size)
+def _call_outcome(call: Call) -> dict[str, Any]:
+    found = {"tool": call.tool, "outcome": call.outcome, "error": call.error}
+    kept: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
+    kept["args"] = cut_to(call.args, MOST_RESULT, _size)
+    if call.result is not msgspec.UNSET and call.result is not None:
+        kept["result"] = cut_to(result_value(call.result), MOST_RESULT, _size)
     return kept
 
 
@@ -173,117 +119,59 @@ def _size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _strategy(one: Iteration) -> dict[str, Any]:
-    """What was proposed, with the further answers of a model in the same turn."""
-    event = one.proposed
-    if event is None:
-        return {}
-    strategy: dict[str, Any] = {"proposer": event.proposer}
-    if event.script is not None:
-        strategy["script"] = event.script
-    if event.script is None or one.continued:
-        calls = [*event.calls, *(call for further in one.continued for call in further.calls)]
-        strategy["tool_calls"] = [{"tool_name": call.tool, "args": call.args} for call in calls]
-    rationales = [part.rationale for part in (event, *one.continued) if part.rationale is not None]
-    if rationales:
-        strategy["rationale"] = rationales[-1]
-    if event.failed:
-        strategy["failed"] = event.failed
-    return strategy
-
-
-def status_of(mission_id: str, state: MissionState, seconds: float | None = None) -> dict[str, Any]:
-    """Everything about a mission but its history; `seconds` is its wall clock now."""
-    optional = {
-        "waiting_for": state.waiting_for,
-        "waiting_detail": state.wait_detail,
-        "waiting_until": iso(state.wait_until),
-        "verdict": state.verdict,
-        "verdict_reason": state.verdict_reason,
-        "rationale": state.last_ended.rationale if state.last_ended is not None else None,
-        "started_at": iso(state.started_at),
-        "ended_at": iso(state.ended_at),
-        "failure": state.failure.error if state.failure is not None else None,
-        "paused_reason": state.paused_why if state.status == "paused" else None,
-        "report": f"mission://{mission_id}/report" if state.report is not None else None,
-        "parent": state.parent,
-        "children": children_rows(state) or None,
-        "notes": state.conversation.notes or None,
-        "model": _model_row(state),
-        "best_point": best_row(state.best_points.best()),
-        "mode": state.mode,
-        "completed_by_client": forced_row(state),
-        "workspace": workspace_row(mission_id, state),
-    }
-    return {
-        "session_id": mission_id,
-        "status": state.status,
-        "directive": state.mission.directive,
-        "criteria": criteria_rows(state),
-        "budget": budget_use(state, seconds).as_json(),
-        "tool_allowlist": list(state.tools),
-        "proposer": state.mission.proposer.kind,
-        "iteration_count": state.iteration_count,
-        "no_progress_counter": state.no_progress,
-        "metrics": state.metrics,
-        "best": {
-            threshold.criterion_id: one.point.value
-            for threshold in state.thresholds
-            if (one := state.best_points.of(threshold.criterion_id)) and one.point
-        },
-        "pending_approvals": [approval_row(replace(one, stream=mission_id)) for one in state.approvals.open()],
-        "created_at": iso(state.created_at),
-        "warnings": list(state.warnings),
-        **{key: value for key, value in optional.items() if value is not None},
-    }
-
-
-def _model_row(state: MissionState) -> dict[str, Any] | None:
-    """What the language model used beyond the budget's sums; `estimated` were sent and not answered."""
-    if state.conversation.began is None:
-        return None
-    row = {
-        "name": state.conversation.asked_of,
-        "cached_tokens": state.conversation.cached_tokens,
-        "requests_kept": len(state.conversation.exchanges),
-    }
-    return row | (
-        {"estimated_tokens": state.conversation.estimated_tokens} if state.conversation.estimated_tokens else {}
-    )
-
-
-def approval_row(asked: Approval) -> dict[str, Any]:
-    """A question as JSON, as the person who answers sees it."""
-    return {
-        "approval_id": asked.approval_id,
-        "session_id": asked.stream,
-        "tool": asked.tool,
-        "args": redacted(asked.args) if asked.masked is None and asked.whole is None else asked.args,
-        "description": asked.description,
-        "reason": asked.reason,
-        "asked_at": iso(asked.asked_at),
-        "expires_at": iso(asked.until),
-        **({"required": asked.require, "approved_by": asked.approved_by} if asked.require > 1 else {}),
-        **({"cut": True} if asked.cut else {}),
-        **({"masked": asked.masked} if asked.masked is not None else {}),
-    }
-
-
-def list_row(row: StreamRow) -> dict[str, Any]:
+class ListedMission(Shown, frozen=True, kw_only=True):
     """A mission in a list."""
-    summary = dict(row.summary)
-    answer: dict[str, Any] = {
-        "session_id": row.name,
-        "status": row.status,
-        "created_at": iso(row.created_at),
-        "iteration_count": summary.get("iteration_count", 0),
-        "directive": summary.get("directive", ""),
-    }
-    if row.status == "waiting" and "waiting_for" in summary:
-        answer["waiting_for"] = summary["waiting_for"]
-    if "parent" in summary:
-        answer["parent"] = summary["parent"]
-    return answer
+
+    mission_id: str = msgspec.field(name="session_id")
+    status: str
+    created_at: str | None
+    iteration_count: int
+    directive: str
+    waiting_for: str | None = None
+    parent: str | None = None
+    next: str | None = None
+    resume: str | None = None
+
+    @classmethod
+    def of(cls, row: StreamRow) -> Self:
+        """What the listing of the ledger says."""
+        summary = row.summary
+        return cls(
+            mission_id=row.name,
+            status=row.status,
+            created_at=iso(row.created_at),
+            iteration_count=summary.get("iteration_count", 0),
+            directive=summary.get("directive", ""),
+            waiting_for=summary.get("waiting_for") if row.status == "waiting" else None,
+            parent=summary.get("parent"),
+        )
+
+
+class MissionPage(Shown, frozen=True, kw_only=True):
+    """Some missions, newest first, and where the next ones begin."""
+
+    missions: list[ListedMission] = msgspec.field(name="sessions")
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Missions by what they need, the newest of each group; `more` names the groups that were cut."""
+
+    needs_you: Sequence[ListedMission]
+    under_way: Sequence[ListedMission]
+    ended: Sequence[ListedMission]
+    more: Sequence[str]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionFamily:
+    """A mission with its children, and theirs; `status` is None if it was forgotten."""
+
+    mission_id: str
+    status: Status | None
+    children: Sequence[MissionFamily]
 
 
 def is_placeable(state: MissionState) -> bool:
@@ -310,7 +198,7 @@ def requirements_of(state: MissionState) -> Requirements:
     return Requirements(mission.queue, tuple(things))
 
 
-ShownStatus = Literal[Status, "interrupted"]
+ShownStatus = Literal[StoredStatus, "interrupted"]
 """`interrupted` is never stored: the ledger says `running`, and no live process drives the run that was cut short."""
 SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
 LONGEST_CURSOR = 18
@@ -389,7 +277,7 @@ class Queries:
         """The state of a mission now."""
         return (await self._load(mission_id))[0]
 
-    async def status(self, mission_id: str) -> dict[str, Any]:
+    async def status(self, mission_id: str) -> Status:
         """Everything about a mission but its history; `interrupted` if no live process drives a run that was cut short.
 
         `next` says what continues a mission whose run reached its goal.
@@ -397,18 +285,17 @@ class Queries:
         state = await self.state(mission_id)
         now, driven = self.clock.now(), await self.ledger.is_claimed(mission_id)
         until = now if driven else await worked_until(self.ledger, state, now, self.driver.task_ended)
-        status = status_of(mission_id, state, state.wall_clock_at(until, driven=driven))
-        status |= await self._interruption(mission_id, state.status, summary_of(state))
+        status = Status.of(mission_id, state, state.wall_clock_at(until, driven=driven), now)
+        found = await self._interruption(mission_id, state.status, summary_of(state))
         if (unplaced := await self._unplaced(mission_id, state)) is not None:
-            status["placement"] = unplaced
-        for row, asked in zip(status["pending_approvals"], state.approvals.open(), strict=True):
-            if not asked.is_open(now):
-                row["expired"] = True
-        for child in status.get("children", ()):
-            row = await self.ledger.row(child["session_id"])
-            child["status"] = "pending" if row is None else (await self._row(row))["status"]
-            child["directive"] = "" if row is None else row.summary.get("directive", "")
-        return status
+            found["placement"] = unplaced
+        children: list[ChildRow] = []
+        for child in status.children:
+            row = await self.ledger.row(child.mission_id)
+            standing = "pending" if row is None else (await self._row(row)).status
+            directive = "" if row is None else row.summary.get("directive", "")
+            children.append(msgspec.structs.replace(child, status=standing, directive=directive))
+        return msgspec.structs.replace(status, children=children, **found)
 
     async def fleets(self, *, limit: int = 50) -> list[str]:
         """The missions that started children and are no children themselves, the newest first."""
@@ -419,15 +306,14 @@ class Queries:
         roots = {parent for parent in parents.values() if parent is not None and not parents.get(parent)}
         return [name for name in parents if name in roots][:limit]
 
-    async def fleet(self, mission_id: str) -> dict[str, Any]:
+    async def fleet(self, mission_id: str) -> MissionFamily:
         """A mission with its children, and theirs: each with its status, and of the budget what is lent and used."""
         try:
             status = await self.status(mission_id)
         except SessionNotFound:
-            return {"session_id": mission_id, "status": FORGOTTEN, "children": []}
-        children = [{**child, **await self.fleet(child["session_id"])} for child in status.get("children", ())]
-        kept = ("session_id", "status", "directive", "budget", "iteration_count", "waiting_for", "verdict_reason")
-        return {**{key: status[key] for key in kept if key in status}, "children": children}
+            return MissionFamily(mission_id=mission_id, status=None, children=())
+        children = [await self.fleet(child.mission_id) for child in status.children]
+        return MissionFamily(mission_id=mission_id, status=status, children=children)
 
     async def find(self, word: str) -> str:
         """The id of the mission that a person means by this word; see `find_id`."""
@@ -460,29 +346,29 @@ class Queries:
         working: set[str] = set() if tasks is None else {row.name async for row in tasks}
         return found + [name for name, task in waiting.items() if task not in working]
 
-    async def checkpoint(self, mission_id: str) -> dict[str, Any]:
+    async def checkpoint(self, mission_id: str) -> VerdictAgain:
         """The cascade again over the latest iteration."""
         state = await self.state(mission_id)
         if state.last_ended is None:
             raise NoIterations(f"{mission_id} has not finished an iteration yet", session_id=mission_id)
         decision = decide(state.last_ended.facts)
-        return {
-            "session_id": mission_id,
-            "iteration_index": state.last_ended.iteration,
-            "verdict": decision.verdict,
-            "verdict_reason": decision.reason,
-        }
+        return VerdictAgain(
+            mission_id=mission_id,
+            iteration_index=state.last_ended.iteration,
+            verdict=decision.verdict,
+            verdict_reason=decision.reason,
+        )
 
-    async def history(self, mission_id: str, *, full: bool = False, cursor: str | None = None) -> dict[str, Any]:
+    async def history(self, mission_id: str, *, full: bool = False, cursor: str | None = None) -> HistoryPage:
         """The iterations, a hundred a page."""
         await self._load(mission_id)
         if cursor is not None and (len(cursor) > LONGEST_CURSOR or not cursor.isdecimal()):
             raise InvalidArgument(f"cursor {cursor[:40]!r} is not one that history gave")
         first = int(cursor or 0)
         ended = await ended_iterations(self.ledger, mission_id, first=first)
-        rows = [_iteration_row(one, full=full) for one in ended if one.index < first + PAGE]
-        more = {"next_cursor": str(first + PAGE)} if len(rows) < len(ended) else {}
-        return {"session_id": mission_id, "iterations": rows, **more}
+        rows = [one.shown(full=full) for one in ended if one.index < first + PAGE]
+        following = str(first + PAGE) if len(rows) < len(ended) else None
+        return HistoryPage(mission_id=mission_id, iterations=rows, next_cursor=following)
 
     async def list(
         self,
@@ -491,26 +377,24 @@ class Queries:
         cursor: str | None = None,
         limit: int = 100,
         caller: Caller = OPERATOR,
-    ) -> dict[str, Any]:
+    ) -> MissionPage:
         """The missions that a caller may know of, newest first."""
         stored = "running" if status == "interrupted" else status or STATUSES
-        found: list[dict[str, Any]] = []
+        found: list[ListedMission] = []
         while True:
             page = await self.ledger.streams(kind="mission", status=stored, cursor=cursor, limit=limit - len(found))
             rows = [await self._row(row) for row in page.rows if self.is_visible(caller, row)]
-            found += [row for row in rows if status in (None, row["status"])]
+            found += [row for row in rows if status in (None, row.status)]
             cursor = page.next_cursor
-            if cursor is None:
-                return {"sessions": found}
-            if len(found) == limit:
-                return {"sessions": found, "next_cursor": cursor}
+            if cursor is None or len(found) == limit:
+                return MissionPage(missions=found, next_cursor=cursor)
 
-    async def overview(self, wanted: MissionFilter, *, cursor: str | None = None) -> dict[str, Any]:
+    async def overview(self, wanted: MissionFilter, *, cursor: str | None = None) -> Overview:
         """The missions as an operator looks at them: those that need a person, those under way, those that ended.
 
         Each group has its newest missions; `more` names the groups that were cut. A `cursor` continues the ended ones.
         """
-        groups: dict[str, list[dict[str, Any]]] = {"needs_you": [], "under_way": [], "ended": []}
+        groups: dict[str, list[ListedMission]] = {"needs_you": [], "under_way": [], "ended": []}
         more: list[str] = []
         for status in ("failed", "waiting", "running", "paused", "pending"):
             if cursor is not None or wanted.status not in (None, status, *(["interrupted"] * (status == "running"))):
@@ -518,25 +402,23 @@ class Queries:
             rows, next_cursor = await self._matching(wanted, status, None, 2 * GROUP_SIZE)
             for row in rows:
                 shown = await self._row(row)
-                if wanted.status not in (None, shown["status"]):
+                if wanted.status not in (None, shown.status):
                     continue
-                asks = shown.get("waiting_for") in ASKS_PERSON
-                needs = asks or ((shown["status"] == "failed" or "resume" in shown) and "parent" not in shown)
+                stuck = shown.status == "failed" or shown.resume is not None
+                needs = shown.waiting_for in ASKS_PERSON or (stuck and shown.parent is None)
                 groups["needs_you" if needs else "under_way"].append(shown)
             if next_cursor is not None:
                 more += ["needs_you" if status in ("failed", "waiting") else "under_way"]
-        answer: dict[str, Any] = {}
+        following: str | None = None
         if wanted.status in (None, "completed", "terminated"):
             ended = wanted.status or ("completed", "terminated")
-            rows, next_cursor = await self._matching(wanted, ended, cursor, GROUP_SIZE)
-            groups["ended"] = [list_row(row) for row in rows]
-            if next_cursor is not None:
-                answer["next_cursor"] = next_cursor
+            rows, following = await self._matching(wanted, ended, cursor, GROUP_SIZE)
+            groups["ended"] = [ListedMission.of(row) for row in rows]
         for name in ("needs_you", "under_way"):
             if len(groups[name]) > GROUP_SIZE:
                 more.append(name)
-            groups[name] = sorted(groups[name], key=lambda row: row["created_at"], reverse=True)[:GROUP_SIZE]
-        return {**groups, **answer, "more": sorted(set(more))}
+            groups[name] = sorted(groups[name], key=lambda row: row.created_at or "", reverse=True)[:GROUP_SIZE]
+        return Overview(**groups, more=sorted(set(more)), next_cursor=following)
 
     async def _matching(
         self, wanted: MissionFilter, status: str | Sequence[str], cursor: str | None, limit: int
@@ -560,7 +442,7 @@ class Queries:
         A run that has is over, and its mission is the caller's to advance: a client that steps a mission.
         """
         row = await self.ledger.row(mission_id)
-        return row is not None and "resume" in await self._row(row)
+        return row is not None and (await self._row(row)).resume is not None
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
         """What ended missions learned that has to do with these words, the best match first."""
@@ -575,7 +457,7 @@ class Queries:
                 state = advance(state, event)
                 yield event, state
 
-    async def report(self, mission_id: str) -> dict[str, Any]:
+    async def report(self, mission_id: str) -> Report:
         """The final report as it was written, or as it stands now for a mission that goes on."""
         state = await self.state(mission_id)
         if state.terminal and (not state.closed or state.report is None):
@@ -583,12 +465,13 @@ class Queries:
                 state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
         if body is not None:
-            return msgspec.json.decode(body)
+            return Report.read(msgspec.json.decode(body))
         report = await assemble(self.ledger, mission_id, state)
         found = await self._interruption(mission_id, state.status, summary_of(state))
         if "resume" in found:
             words = f"No process drives this mission; resume it with: {found['resume']}"
-            report |= {**found, "reason_text": " ".join(filter(None, (words, report["reason_text"])))}
+            text = " ".join(filter(None, (words, report.reason_text)))
+            report = Report.read({**report.data, **found, "reason_text": text})
         return report
 
     async def trials(self, mission_id: str) -> list[Trial]:
@@ -615,10 +498,11 @@ class Queries:
         await self._load(mission_id)
         await export_stream(self.ledger, mission_id, path)
 
-    async def _row(self, row: StreamRow) -> dict[str, Any]:
-        return list_row(row) | await self._interruption(row.name, row.status, row.summary)
+    async def _row(self, row: StreamRow) -> ListedMission:
+        found = await self._interruption(row.name, row.status, row.summary)
+        return msgspec.structs.replace(ListedMission.of(row), **found)
 
-    async def _interruption(self, mission_id: str, status: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+    async def _interruption(self, mission_id: str, status: str, summary: Mapping[str, Any]) -> dict[str, str]:
         """What to show of a `running` mission that no live process drives; children go on with parents."""
         if status != "running" or await self.ledger.is_claimed(mission_id) or await self._is_queued(mission_id):
             return {}

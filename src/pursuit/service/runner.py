@@ -166,7 +166,7 @@ class Runner(Service):
         if not first:
             return []
         ended = await ended_iterations(self.ledger, mission_id, first=first[0], after=head)
-        return outcome_rows([one for one in ended if one.index < first[0] + limit])
+        return outcome_rows([one.shown(full=True) for one in ended if one.index < first[0] + limit])
 
     async def drive(self, order: RunOrder) -> MissionState:
         """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""

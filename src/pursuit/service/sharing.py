@@ -12,7 +12,7 @@ import msgspec
 
 from pursuit.core.audit import masked
 from pursuit.core.events import ApprovalExpired, CallRefused
-from pursuit.core.history import Call, History, Iteration
+from pursuit.core.history import CallRow, History, IterationRow
 from pursuit.core.report import iso
 from pursuit.service.service import Service
 
@@ -50,7 +50,7 @@ def _shown(body: bytes, *, parse: bool) -> Any:
     return body[:LARGEST_BLOB].decode(errors="replace") + cut
 
 
-def _blobs(call: Call) -> list[tuple[str, str]]:
+def _blobs(call: CallRow) -> list[tuple[str, str]]:
     """The blobs of a call, each under the key that gets its content."""
     end = call.settled
     diff = None if end is None or end.change is None else end.change.diff
@@ -58,7 +58,7 @@ def _blobs(call: Call) -> list[tuple[str, str]]:
     return [(key, digest) for key, digest in found.items() if digest is not None]
 
 
-def _iteration_row(one: Iteration) -> dict[str, Any]:
+def _iteration_row(one: IterationRow) -> dict[str, Any]:
     answers = [turn.answered for turn in one.turns if turn.answered is not None]
     parts = [part for part in (one.proposed, *one.continued) if part is not None]
     row: dict[str, Any] = {
@@ -80,7 +80,7 @@ def _iteration_row(one: Iteration) -> dict[str, Any]:
     return row
 
 
-def _call_row(call: Call) -> dict[str, Any]:
+def _call_row(call: CallRow) -> dict[str, Any]:
     row: dict[str, Any] = {"call_id": call.call_id, "tool": call.tool, "args": masked(call.args)}
     row["outcome"] = call.outcome or ("unknown" if call.question is None else "waiting")
     if call.question is not None:

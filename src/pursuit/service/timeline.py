@@ -15,7 +15,7 @@ import msgspec
 
 from pursuit.core.audit import masked
 from pursuit.core.budgets import budget_use
-from pursuit.core.caps import CAPS, BudgetUse
+from pursuit.core.caps import CAPS, BudgetUse, CapUse
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AnyEvent,
@@ -27,11 +27,11 @@ from pursuit.core.events import (
     Outcome,
 )
 from pursuit.core.fold import advance
-from pursuit.core.history import Call, History, ModelTurn, decoded
+from pursuit.core.history import CallRow, History, ModelTurn, decoded
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.progress import SIGNIFICANT, Trend
-from pursuit.core.report import iso
-from pursuit.core.state import TERMINAL, MissionState
+from pursuit.core.report import Status, iso
+from pursuit.core.state import TERMINAL, CallRecord, MissionState
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import StoredEvent
 from pursuit.reports.plots import thin
@@ -103,22 +103,23 @@ class Timelines:
         self._service = service
         self._courses: OrderedDict[str, Course] = OrderedDict()
 
-    async def mission(self, mission_id: str) -> dict[str, Any]:
+    async def mission(self, mission_id: str) -> MissionNow:
         """A mission as an operator looks at it: its status, with trends, what is left of the budget, and what it does.
 
         Nothing here reads the history, so it costs the same however long that is.
         """
         status = await self._service.status(mission_id)
         state = await self._service.state(mission_id)
-        thresholds = {one.criterion_id: one for one in state.thresholds}
-        for row in status["criteria"]:
-            if (threshold := thresholds.get(row["criterion_id"])) is not None:
-                row["trend"] = _trend(state, threshold)
-        return {
-            **status,
-            "now": _now(state, status["status"]),
-            "gauges": _gauges(BudgetUse.from_json(status["budget"]), live=status["status"] == "running"),
-        }
+        under_way = state.open is not None and status.status in _UNDER_WAY
+        calls = [one for one in state.open.calls.values() if one.outcome is None] if state.open and under_way else []
+        return MissionNow(
+            status=status,
+            trends={one.criterion_id: _trend(state, one) for one in state.thresholds},
+            gauges=_gauges(status.budget, live=status.status == "running"),
+            rationale=None if state.open is None else state.open.proposed.rationale,
+            calls=calls,
+            model=state.conversation.asked_of if state.conversation.asking is not None else None,
+        )
 
     async def course(self, mission_id: str) -> dict[str, Any]:
         """The metrics and the budget of a mission over its iterations, thinned to what a plot can show."""
@@ -157,7 +158,7 @@ class Timelines:
 
         `last` is the last iteration that is wanted.
         """
-        status = (await self._service.status(mission_id))["status"]
+        status = (await self._service.status(mission_id)).status
         row = await self._service.ledger.row(mission_id)
         head = row.head.seq if row is not None else 0
         if first is None and after is None:
@@ -182,7 +183,7 @@ class Timelines:
         head = row.head.seq if row is not None else 0
         at = await self._before(mission_id, iteration, head)
         history = History()
-        call: Call | None = None
+        call: CallRow | None = None
         async for stored in self._read(mission_id, at, head):
             history.extend([stored])
             one = history.iterations.get(iteration)
@@ -200,7 +201,7 @@ class Timelines:
             found |= {"task": intended.task, "criterion_id": intended.criterion_id}
         if call.settled is not None:
             found |= await self._outcome(call.settled)
-        found |= {"waits": call.waits, "state": _state(call.outcome, status["status"], waits=call.waits)}
+        found |= {"waits": call.waits, "state": _state(call.outcome, status.status, waits=call.waits)}
         return {**found, "previous": await self._previous(mission_id, call)}
 
     async def _outcome(self, event: CallSettled) -> dict[str, Any]:
@@ -226,7 +227,7 @@ class Timelines:
             "change": change,
         }
 
-    async def _previous(self, mission_id: str, call: Call) -> dict[str, Any] | None:
+    async def _previous(self, mission_id: str, call: CallRow) -> dict[str, Any] | None:
         """The call of the same tool before this one, if it is not too far back."""
         start = max(0, call.seq - 1 - _LOOK_BACK)
         stored = await self._service.ledger.read(mission_id, start, call.seq - 1 - start)
@@ -348,7 +349,7 @@ def timeline_rows(history: History) -> list[TimelineRow]:
     return sorted(rows, key=lambda row: row.seq)
 
 
-def _call_row(call: Call) -> TimelineRow:
+def _call_row(call: CallRow) -> TimelineRow:
     intended, end = call.intended, call.settled
     used = {} if end is None else end.used or {}
     return TimelineRow(
@@ -425,14 +426,44 @@ def placed(spans: Sequence[tuple[float, float]]) -> list[TimelinePlace]:
 SHOWN_VALUES = 40
 
 
-def _trend(state: MissionState, threshold: MetricThreshold) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrendLine:
+    """The last values of a threshold's metric; `word` says whether they get closer to its target."""
+
+    values: Sequence[float]
+    target: float
+    word: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetGauge:
+    """A cap with what was used of it, and when it is used up at this rate; the `first` one is used up before others."""
+
+    use: CapUse
+    left_seconds: float | None
+    first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionNow:
+    """A mission as an operator looks at it, with the calls that run, or the model that is asked."""
+
+    status: Status
+    trends: Mapping[str, TrendLine]
+    gauges: Sequence[BudgetGauge]
+    rationale: str | None
+    calls: Sequence[CallRecord]
+    model: str | None
+
+
+def _trend(state: MissionState, threshold: MetricThreshold) -> TrendLine:
     """The last values of a threshold's metric, and whether they get closer to its target."""
     values = [point.value for point in state.series.points(threshold.metric, threshold.source)][-SHOWN_VALUES:]
     side = {"<": 1.0, "<=": 1.0, ">": -1.0, ">=": -1.0}.get(threshold.op)
     away = [abs(one - threshold.target) if side is None else side * (one - threshold.target) for one in values]
     found = Trend(away)
     word = "getting closer" if found.z >= SIGNIFICANT else "moving away" if found.z <= -SIGNIFICANT else "level"
-    return {"values": values, "target": threshold.target, "word": word if len(values) > 1 else ""}
+    return TrendLine(values=values, target=threshold.target, word=word if len(values) > 1 else "")
 
 
 _UNDER_WAY = ("running", "waiting")
@@ -448,35 +479,23 @@ def _state(outcome: Outcome | None, status: str, *, waits: bool) -> str:
     return "running" if status in _UNDER_WAY else "unknown"
 
 
-def _now(state: MissionState, status: str) -> dict[str, Any]:
-    """What a mission does at this moment: the calls that run, or the model that is asked."""
-    under_way = state.open is not None and status in _UNDER_WAY
-    calls = [one for one in state.open.calls.values() if one.outcome is None] if state.open and under_way else []
-    return {
-        "rationale": None if state.open is None else state.open.proposed.rationale,
-        "calls": [{"call_id": one.call_id, "tool": one.tool, "iteration": one.iteration} for one in calls],
-        "model": state.conversation.asked_of if state.conversation.asking is not None else None,
-    }
-
-
-def _gauges(budget: BudgetUse, *, live: bool) -> list[dict[str, Any]]:
+def _gauges(budget: BudgetUse, *, live: bool) -> list[BudgetGauge]:
     """Each cap with what was used of it and, while the mission runs, when it is used up at this rate."""
     seconds = budget.caps["max_wall_clock_seconds"].used or 0
-    rows: list[dict[str, Any]] = []
-    for use in budget.caps.values():
-        if use.limit is None and not use.used:
-            continue
-        row: dict[str, Any] = {"name": use.cap.used, "used": use.used, "cap": use.limit, "share": use.share}
-        if live and use.share is not None and 0 < use.share < 1 and seconds > 0:
-            row["left_seconds"] = seconds * (1 - use.share) / use.share
-        rows.append(row)
-    soonest = min((row for row in rows if "left_seconds" in row), key=lambda row: row["left_seconds"], default=None)
-    if soonest is not None:
-        soonest["first"] = True
-    return rows
+    left = {
+        name: seconds * (1 - use.share) / use.share
+        for name, use in budget.caps.items()
+        if live and use.share is not None and 0 < use.share < 1 and seconds > 0
+    }
+    soonest = min(left, key=lambda name: left[name], default=None)
+    return [
+        BudgetGauge(use=use, left_seconds=left.get(name), first=name == soonest)
+        for name, use in budget.caps.items()
+        if use.limit is not None or use.used
+    ]
 
 
-def _proposal(history: History, call: Call) -> dict[str, Any]:
+def _proposal(history: History, call: CallRow) -> dict[str, Any]:
     """Who proposed a call, and why."""
     one = history.iterations[call.iteration]
     if one.proposed is None:
@@ -486,7 +505,7 @@ def _proposal(history: History, call: Call) -> dict[str, Any]:
     return {"proposal": {**row, "rationale": (further[-1] if further else one.proposed).rationale}}
 
 
-def _policy(call: Call) -> dict[str, Any]:
+def _policy(call: CallRow) -> dict[str, Any]:
     """Why a call was refused, or what a person was asked and answered."""
     row: dict[str, Any] = {}
     if isinstance(call.end, CallRefused):

@@ -35,7 +35,7 @@ async def apply_result(service: Service, mission_id: str, *, unfinished: bool = 
     """Applies what counts to the user's own files, all of it or nothing."""
     state = await service.state(mission_id)
     if state.status != "completed" and not unfinished:
-        unmet = [row["criterion_id"] for row in criteria_rows(state) if row["required"] and row["status"] != "met"]
+        unmet = [one.criterion_id for one in criteria_rows(state) if one.required and one.status != "met"]
         why = f"{mission_id} is {state.status}, and not completed (unmet: {', '.join(unmet) or 'nothing'})"
         raise InvalidArgument(f"{why}; --unfinished applies its changes as they are", session_id=mission_id)
     async with service.control(None, "workspace_apply", mission_id), _alone(service, mission_id) as workspace:

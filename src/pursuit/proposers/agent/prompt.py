@@ -76,13 +76,13 @@ def _criteria(state: MissionState) -> list[str]:
     rows = ["You are done when the runtime finds all required criteria met. They are checked after each turn:"]
     checks = _last_checks(state)
     for criterion, row in zip(state.mission.criteria, criteria_rows(state), strict=True):
-        name, status = row["criterion_id"], row["status"] if state.iteration_count else "not checked yet"
-        optional = "" if row["required"] else ", not required"
-        rows.append(f"- {name} ({status}{optional}): {row['description']}")
-        if row["status"] == "met" or not state.iteration_count:
+        name, status = row.criterion_id, row.status if state.iteration_count else "not checked yet"
+        optional = "" if row.required else ", not required"
+        rows.append(f"- {name} ({status}{optional}): {row.description}")
+        if row.status == "met" or not state.iteration_count:
             continue
         found = checks.get(name) if isinstance(criterion, Check) else None
-        evidence = _output(found) if found is not None else json.dumps(row["evidence"], default=str)
+        evidence = _output(found) if found is not None else json.dumps(row.evidence, default=str)
         if evidence:
             rows.append(_fenced(evidence, MOST_EVIDENCE))
     return rows

@@ -12,6 +12,7 @@ from pursuit.errors import ExtraMissing
 from pursuit.proposers.contract import DrivingPlace, MissionAdmission, Proposer, ProposerContext, SimpleKind
 from pursuit.proposers.search.objective import aim_of
 from pursuit.proposers.search.settings import SearchProposer
+from pursuit.reports.report import Report, Trial
 
 LEAST_TRIALS = 10
 """Fewer say nothing: the method compares the best tenth of the trials with all of them."""
@@ -48,21 +49,21 @@ class SearchKind(SimpleKind[SearchProposer]):
 
         return Search(context.mission, settings, context.past, context.tools())
 
-    def report(self, mission: Mission, settings: SearchProposer, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    def report(self, mission: Mission, settings: SearchProposer, report: Report) -> Mapping[str, Any]:
         """How much each parameter matters."""
-        shares = importance_of(mission, settings, report.get("trials", ()))
+        shares = importance_of(mission, settings, report.trial_rows)
         return {"importance": shares} if shares else {}
 
 
-def importance_of(mission: Mission, search: SearchProposer, trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def importance_of(mission: Mission, search: SearchProposer, trials: Sequence[Trial]) -> dict[str, float]:
     """The share of each parameter, together 1; empty without an objective, Optuna, or enough trials."""
     if len(search.parameters) < 2 or find_spec("optuna") is None:
         return {}
     objective = aim_of(mission, search, search.tool_name)[0].objective
     known = [
-        (row["args"], objective.of(row["metrics"][objective.metric]))
+        (row.args, objective.of(row.metrics[objective.metric]))
         for row in trials[-MOST_TRIALS:]
-        if objective is not None and row["tool"] == search.tool_name and objective.metric in row["metrics"]
+        if objective is not None and row.tool == search.tool_name and objective.metric in row.metrics
     ]
     if len(known) < LEAST_TRIALS or len({value for _args, value in known}) < 2:
         return {}

@@ -26,6 +26,7 @@ from pursuit.core.mission import (
     without_tools,
 )
 from pursuit.core.proposing import LENDS_A_MODEL, ProposerSettings, settings_type
+from pursuit.core.report import ApprovalRow
 from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import Tool
@@ -56,7 +57,7 @@ from pursuit.server.tasks.promotion import TaskPlan
 from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
-from pursuit.service.queries import MISSION_ID, ShownStatus, approval_row
+from pursuit.service.queries import MISSION_ID, ShownStatus
 from pursuit.service.run_loop import RunLoop
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
@@ -486,7 +487,7 @@ class MissionTools:
 
     async def _status(self, _ctx: Context, asked: SessionArguments) -> Result:
         status = await self._service.status(asked.session_id)
-        return result(status, status_lines(status))
+        return result(status.as_json(), status_lines(status))
 
     async def _iterate(self, ctx: Context, asked: IterateArguments) -> Result:
         name, count = asked.session_id, asked.max_iterations_this_call
@@ -520,7 +521,7 @@ class MissionTools:
             answer = await run
         asks = answer["status"] == "waiting" and (await self._service.seen(name)).approvals.asked
         open_ones = await self._approvals.open(name) if asks else []
-        waits_for = [approval_row(one) for one in open_ones]
+        waits_for = [ApprovalRow.of(one).as_json() for one in open_ones]
         return _iterated({**answer, "pending_approvals": waits_for} if waits_for else answer)
 
     async def _iterate_as_task(self, ctx: Context, asked: IterateArguments) -> TaskPlan:
@@ -557,7 +558,8 @@ class MissionTools:
 
     async def _checkpoint(self, _ctx: Context, asked: SessionArguments) -> Result:
         verdict = await self._service.checkpoint(asked.session_id)
-        return result(verdict, [f"{asked.session_id}: {iteration_line(verdict)}"])
+        row = verdict.as_json()
+        return result(row, [f"{asked.session_id}: {iteration_line(row)}"])
 
     async def _complete(self, ctx: Context, asked: CompleteArguments) -> Result:
         state = await self._service.complete(asked.session_id, reason=asked.reason, caller=caller_of(ctx))
@@ -572,16 +574,16 @@ class MissionTools:
 
     async def _history(self, _ctx: Context, asked: HistoryArguments) -> Result:
         page = await self._service.history(asked.session_id, full=asked.format == "full", cursor=asked.cursor)
-        rows = iteration_lines(page["iterations"], raw=True)
-        return result(page, page_lines(rows, page, none="no iteration has ended yet"))
+        rows = iteration_lines([one.as_json() for one in page.iterations], raw=True)
+        return result(page.as_json(), page_lines(rows, page.next_cursor, none="no iteration has ended yet"))
 
     async def _list(self, ctx: Context, asked: ListArguments) -> Result:
         page = await self._service.list(status=asked.status, cursor=asked.cursor, caller=caller_of(ctx))
         rows = [
-            f"{row['session_id']}  {row['status']}  {row['iteration_count']} iterations  {row['directive'][:80]}"
-            for row in page["sessions"]
+            f"{row.mission_id}  {row.status}  {row.iteration_count} iterations  {row.directive[:80]}"
+            for row in page.missions
         ]
-        return result(page, page_lines(rows, page, none="no missions"))
+        return result(page.as_json(), page_lines(rows, page.next_cursor, none="no missions"))
 
 
 def _iterated(answer: Mapping[str, Any]) -> Result:

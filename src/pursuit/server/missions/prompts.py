@@ -147,16 +147,21 @@ class Prompts:
     async def _with_mission(self, arguments: Mapping[str, str]) -> dict[str, str]:
         mission_id = arguments["session_id"].strip()
         status = await self._service.status(mission_id)
-        count: int = status["iteration_count"]
+        count = status.iteration_count
         first = max(0, count - ITERATIONS)
         page = await self._service.history(mission_id, cursor=str(first))
         shown = f" (the last {ITERATIONS} of {count})" if first else ""
-        facts = {key: fit(value, MOST_CRITERIA if key == "criteria" else MOST_FACT) for key, value in status.items()}
+        facts = {
+            key: fit(value, MOST_CRITERIA if key == "criteria" else MOST_FACT)
+            for key, value in status.as_json().items()
+        }
         uris = [f"`{template.replace('{id}', mission_id)}`" for template in list(TEMPLATES.values())[1:]]
         return {
             "status": fenced({key: value} for key, value in facts.items()),
             "shown": shown,
-            "history": fenced(fit(row, MOST_FACT) for row in page["iterations"]) if count else "There are none yet.",
+            "history": fenced(fit(row.as_json(), MOST_FACT) for row in page.iterations)
+            if count
+            else "There are none yet.",
             "uris": " and ".join(uris),
         }
 

@@ -6,7 +6,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -39,6 +39,7 @@ from pursuit.server.errors import Context, caller_of, mcp_errors, one_page, reso
 from pursuit.server.missions.tool_dispatch import APP_TYPE, APP_URI
 from pursuit.service import Service
 from pursuit.service.audit import Caller
+from pursuit.service.queries import ListedMission
 from pursuit.upstream.fixed_patterns import MISSION_URI
 
 Part = Literal["status", "report", "events"]
@@ -128,8 +129,8 @@ class Resources:
         with mcp_errors():
             cursor = params.cursor if params is not None else None
             page = await self._service.list(cursor=cursor, limit=self._settings.missions_a_page, caller=caller_of(ctx))
-        found = [resource for row in page["sessions"] for resource in _listed(row)]
-        return ListResourcesResult(resources=found, next_cursor=page.get("next_cursor"))
+        found = [resource for row in page.missions for resource in _listed(row)]
+        return ListResourcesResult(resources=found, next_cursor=page.next_cursor)
 
     async def templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         """What can be read of any mission."""
@@ -156,7 +157,7 @@ class Resources:
             match address.part:
                 case "status":
                     status = await self._service.status(address.mission_id)
-                    contents = [_text(params.uri, JSON, _json(status))]
+                    contents = [_text(params.uri, JSON, _json(status.as_json()))]
                 case "report":
                     contents = await self._report(params.uri, address.mission_id)
                 case "events":
@@ -165,10 +166,8 @@ class Resources:
         return ReadResourceResult(contents=[*contents])
 
     async def _report(self, uri: str, mission_id: str) -> Sequence[TextResourceContents]:
-        from pursuit.reports.markdown import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
-
         report = await self._service.report(mission_id)
-        return [_text(uri, JSON, _json(report)), _text(uri, MARKDOWN, render_markdown(report))]
+        return [_text(uri, JSON, _json(report.data)), _text(uri, MARKDOWN, report.markdown())]
 
     async def _events(self, address: Address, head: int) -> dict[str, Any]:
         """The newest events, or a page of those behind `after`; what does not fit is cut at the other end."""
@@ -211,9 +210,9 @@ class Resources:
         cursor: str | None = None
         for _ in range(self._settings.completion_pages):
             page = await self._service.list(cursor=cursor, limit=self._settings.completion_page, caller=caller)
-            ids: list[str] = [row["session_id"] for row in page["sessions"]]
+            ids = [row.mission_id for row in page.missions]
             found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
-            cursor = page.get("next_cursor")
+            cursor = page.next_cursor
             if cursor is None:
                 return found, True
         return found, False
@@ -227,13 +226,12 @@ def _app() -> TextResourceContents:
     return TextResourceContents(uri=APP_URI, mime_type=APP_TYPE, text=page, _meta=meta)
 
 
-def _listed(row: Mapping[str, Any]) -> list[Resource]:
+def _listed(row: ListedMission) -> list[Resource]:
     """A mission in the list, with its report once it has ended."""
-    mission_id, status = row["session_id"], row["status"]
-    title = _line(row["directive"]) or mission_id
-    count = row["iteration_count"]
-    words = f"{status}{' for ' + row['waiting_for'] if 'waiting_for' in row else ''}"
-    facts = f"{words}, {count} iteration{'' if count == 1 else 's'}, created {row['created_at']}"
+    mission_id, status, count = row.mission_id, row.status, row.iteration_count
+    title = _line(row.directive) or mission_id
+    words = status if row.waiting_for is None else f"{status} for {row.waiting_for}"
+    facts = f"{words}, {count} iteration{'' if count == 1 else 's'}, created {row.created_at}"
     found = [
         Resource(
             uri=Address(mission_id=mission_id).uri,

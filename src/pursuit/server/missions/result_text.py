@@ -10,7 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from pursuit.core.caps import BudgetUse
 from pursuit.core.observe import text_of
+from pursuit.core.report import Status
 from pursuit.core.truncate import cut_text
 from pursuit.server.approval_form import how_to_approve
 from pursuit.service.queries import result_value
@@ -24,7 +28,6 @@ MOST_APPROVALS = 20
 LONGEST_MESSAGE = 80
 LONGEST_RESULT = 8_000
 MOST_ERROR_LINES = 20
-NO_CAP = -1
 
 
 def shown(value: Any) -> str:
@@ -33,55 +36,53 @@ def shown(value: Any) -> str:
     return cut_text(text, MOST_VALUE)
 
 
-def page_lines(rows: Sequence[str], answer: Mapping[str, Any], *, none: str) -> list[str]:
+def page_lines(rows: Sequence[str], next_cursor: str | None, *, none: str) -> list[str]:
     """The rows of a page of a list, and where the next page begins."""
     lines = list(rows) or [none]
-    if "next_cursor" in answer:
-        lines.append(f"next_cursor: {answer['next_cursor']}")
-    return lines
+    return lines if next_cursor is None else [*lines, f"next_cursor: {next_cursor}"]
 
 
-def status_lines(status: Mapping[str, Any]) -> list[str]:
+def status_lines(status: Status) -> list[str]:
     """How a mission stands."""
-    criteria: Sequence[Mapping[str, Any]] = status["criteria"]
-    head = f"{status['session_id']}: {status['status']}"
-    if "resume" in status:
-        head += f", no process drives it; continue with mission_iterate or `{status['resume']}`"
-    if "next" in status:
-        head += f"; continue with {status['next']}"
-    if "waiting_for" in status:
-        head += f", waiting for {status['waiting_for']}"
-    if "verdict" in status:
-        head += f" ({status['verdict']}: {status['verdict_reason']})"
-    met = sum(row["status"] == "met" for row in criteria)
+    head = f"{status.mission_id}: {status.status}"
+    if status.resume is not None:
+        head += f", no process drives it; continue with mission_iterate or `{status.resume}`"
+    if status.next is not None:
+        head += f"; continue with {status.next}"
+    if status.waiting_for is not None:
+        head += f", waiting for {status.waiting_for}"
+    if status.verdict is not None:
+        head += f" ({status.verdict}: {status.verdict_reason})"
+    met = sum(row.status == "met" for row in status.criteria)
     lines = [
         head,
-        f"goal: {shown(status['directive'])}",
-        f"proposer: {status['proposer']}; tools: {shown(', '.join(status['tool_allowlist']))}",
-        f"used: {_used(status['budget'])}",
-        f"{met} of {len(criteria)} criteria met",
+        f"goal: {shown(status.directive)}",
+        f"proposer: {status.proposer}; tools: {shown(', '.join(status.tool_allowlist))}",
+        f"used: {_used(status.budget)}",
+        f"{met} of {len(status.criteria)} criteria met",
     ]
-    for row in criteria:
-        need = "" if row["required"] else " (optional)"
-        source = "" if row["source"] is None else f", from {row['source']['tool']}"
-        wanted = f"{row['criterion_id']}{need}: {shown(row['description'])}"
-        lines.append(f"- {wanted}: {row['status']}, {shown(row['evidence'])}{source}")
-    lines += [f"{key}: {shown(status[key])}" for key in ("metrics", "best", "best_point") if status.get(key)]
-    lines += [f"warning: {warning}" for warning in status["warnings"]]
-    lines += [f"{key}: {shown(status[key])}" for key in ("rationale", "failure") if key in status]
-    if "report" in status:
-        lines.append(f"The final report is the resource {status['report']}.")
-    return [*lines, *approval_lines(status)]
+    for row in status.criteria:
+        need = "" if row.required else " (optional)"
+        source = "" if row.source is None else f", from {row.source.tool}"
+        wanted = f"{row.criterion_id}{need}: {shown(row.description)}"
+        lines.append(f"- {wanted}: {row.status}, {shown(row.evidence)}{source}")
+    best = {"metrics": status.metrics, "best": status.best, "best_point": msgspec.to_builtins(status.best_point)}
+    lines += [f"{key}: {shown(value)}" for key, value in best.items() if value]
+    lines += [f"warning: {warning}" for warning in status.warnings]
+    said = {"rationale": status.rationale, "failure": status.failure}
+    lines += [f"{key}: {shown(value)}" for key, value in said.items() if value is not None]
+    if status.report is not None:
+        lines.append(f"The final report is the resource {status.report}.")
+    return [*lines, *approval_lines([one.as_json() for one in status.pending_approvals])]
 
 
-def _used(budget: Mapping[str, Any]) -> str:
+def _used(budget: BudgetUse) -> str:
     """What is used of each cap: `3 of 10 iterations`."""
     parts: list[str] = []
-    for name, used in budget["used"].items():
-        cap = budget[f"max_{name}"]
-        of = "" if cap == NO_CAP else f" of {cap:g}"
-        if of or used:
-            parts.append(f"{'unknown' if used is None else f'{used:g}'}{of} {name}")
+    for use in budget.caps.values():
+        of = "" if use.limit is None else f" of {use.limit:g}"
+        if of or use.used:
+            parts.append(f"{'unknown' if use.used is None else f'{use.used:g}'}{of} {use.cap.used}")
     return ", ".join(parts) or "nothing"
 
 
@@ -91,7 +92,12 @@ def run_lines(answer: Mapping[str, Any]) -> list[str]:
     head = f"{answer['session_id']} is {answer['status']}; this call ran {len(rows)} iteration{'s' * (len(rows) != 1)}."
     warnings = [f"warning: {warning}" for warning in answer.get("warnings", ())]
     warnings += [f"paused: {answer['paused_reason']}"] if "paused_reason" in answer else []
-    return [head, *iteration_lines(rows[-MOST_ITERATIONS:]), *warnings, *approval_lines(answer)]
+    return [
+        head,
+        *iteration_lines(rows[-MOST_ITERATIONS:]),
+        *warnings,
+        *approval_lines(answer.get("pending_approvals", ())),
+    ]
 
 
 def iteration_lines(rows: Sequence[Mapping[str, Any]], *, raw: bool = False) -> list[str]:
@@ -125,9 +131,8 @@ def _call_line(call: Mapping[str, Any], *, raw: bool) -> str:
     return f"{call['tool']}({asked}) {call['outcome']}" + ("" if said is None else f": {shown(said)}")
 
 
-def approval_lines(answer: Mapping[str, Any]) -> list[str]:
+def approval_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What waits for a person's yes, and how the operator gives it."""
-    rows: Sequence[Mapping[str, Any]] = answer.get("pending_approvals", ())
     return [
         f"{row['tool']}({shown(row['args'])}) needs the operator's yes: {how_to_approve(row['approval_id'])}"
         for row in rows[:MOST_APPROVALS]

@@ -150,7 +150,9 @@ class TaskTools:
             shown = await self._tasks.show(asked.task_id, requestor=requestor)
             return result({"tasks": [shown]}, task_lines(shown))
         page = await self._tasks.list(requestor=requestor, cursor=asked.cursor)
-        return result(page, page_lines([task_line(row) for row in page["tasks"]], page, none="no tasks"))
+        return result(
+            page, page_lines([task_line(row) for row in page["tasks"]], page.get("next_cursor"), none="no tasks")
+        )
 
     async def _tail(self, ctx: Context, asked: TailArguments) -> Result:
         lines = await self._tasks.tail(asked.task_id, asked.lines, requestor=requestor_of(caller_of(ctx)))
