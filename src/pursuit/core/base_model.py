@@ -470,3 +470,8 @@ PositiveWhole = Annotated[int, _reads(whole=True)]
 NotNegative = Annotated[float, _reads(zero=True)]
 NotNegativeWhole = Annotated[int, _reads(whole=True, zero=True)]
 AnyNumber = Annotated[float, _reads(negative=True)]
+
+
+def value_in(value: object, name: str) -> object:
+    """A value of raw input, which may be a table or an object."""
+    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import AfterValidator, Field, PlainSerializer, StringConstraints
 
-from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole
+from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole, value_in
 from pursuit.core.patterns import checked_expression, checked_pattern
 
 Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
@@ -192,11 +192,6 @@ class Check(Criterion):
         for name in ("exit_code", "never_exit_codes"):
             if "tool_name" in forms and value_in(given.get("expect"), name) not in (None, []):
                 yield Broken(f"expect.{name} goes with a command: a tool call has no exit code")
-
-
-def value_in(value: object, name: str) -> object:
-    """A value of raw input, which may be a table or an object."""
-    return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 AnyCriterion = Annotated[

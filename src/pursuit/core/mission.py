@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError, field_validator
 
-from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole, faults_of
+from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole, faults_of, value_in
 from pursuit.core.caps import Budget
-from pursuit.core.criteria import AnyCriterion, value_in
+from pursuit.core.criteria import AnyCriterion
 from pursuit.core.log_metrics import Take
 from pursuit.core.patterns import checked_path, checked_pattern, checked_script
 from pursuit.core.proposing import DEFAULT_KIND, ByKind, ProposerFacts, ProposerSettings, read_settings, settings_type

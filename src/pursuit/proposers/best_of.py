@@ -8,9 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from pursuit.core.base_model import Broken, Name
+from pursuit.core.base_model import Broken, Name, value_in
 from pursuit.core.budgets import POOLED
-from pursuit.core.criteria import value_in
 from pursuit.core.mission import ALL, FIRST, SPAWN, Fleet, Mission, Proposal, ToolCall, criterion_id_of
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 from pursuit.core.state import MissionState

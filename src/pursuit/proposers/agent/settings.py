@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pursuit.core.base_model import Broken, Flag, Name, Number, Text
-from pursuit.core.criteria import value_in
+from pursuit.core.base_model import Broken, Flag, Name, Number, Text, value_in
 from pursuit.core.proposing import ProposerFacts, ProposerSettings, StartedProcess
 
 SERVER = "agent"
