@@ -230,6 +230,7 @@ async def test_only_a_worker_whose_configuration_lists_the_code_drives_it(
     async with Runtime(state=address, config=Configuration(), tools=[own]) as runtime:
         settings = PythonProposer(callable=attacked.named)
         mission_id = (await runtime.runner.start(mission(settings), for_workers=True)).session_id
+        await runtime.runner.place(mission_id)
         worker = runtime.worker(name="w", version="0")
         assert not worker.serves(requirements_of(await runtime.runner.state(mission_id)))
         with pytest.raises(ProposerNotHere, match=r"callables = \["):
