@@ -27,6 +27,7 @@ from pursuit.ledger.contract import (
     Anywhere,
     AppendOptions,
     Bell,
+    Claim,
     Draft,
     Folds,
     FoundStream,
@@ -387,12 +388,20 @@ class SqliteLedger:
 
 
 def new_request(
-    stream: str, expected: int | Anywhere, events: Sequence[Draft], **options: Unpack[AppendOptions]
+    stream: str,
+    expected: int | Anywhere,
+    events: Sequence[Draft],
+    *,
+    kind: str = "mission",
+    status: str | None = None,
+    summary: Mapping[str, Any] | None = None,
+    blobs: Mapping[str, bytes] | None = None,
+    text: str | None = None,
+    by: Bell | None = None,
+    claim: Claim | None = None,
 ) -> AppendRequest:
     """An append as the writer takes it; what is not well formed is `InvalidArgument`."""
     require_name(stream)
-    kind, status, summary = options.get("kind", "mission"), options.get("status"), options.get("summary")
-    text, blobs, claim = options.get("text"), options.get("blobs") or {}, options.get("claim")
     if not events and status is None and summary is None and text is None:
         why = f"an append to stream {stream} needs an event, a status, a summary or a text"
         raise InvalidArgument(why, stream=stream)
@@ -402,7 +411,7 @@ def new_request(
             _check_text(name, given)
     if status == FORGOTTEN:
         raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
-    for digest, body in blobs.items():
+    for digest, body in (blobs or {}).items():
         if sha256(body).hexdigest() != digest:
             raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
     return AppendRequest(
@@ -412,9 +421,9 @@ def new_request(
         kind=kind,
         status=status,
         summary=None if summary is None else _summary_text(summary),
-        blobs=tuple(blobs.items()),
+        blobs=tuple((blobs or {}).items()),
         text=text,
-        by=options.get("by"),
+        by=by,
         epoch=None if claim is None else claim.epoch,
     )
 
