@@ -48,7 +48,7 @@ from pursuit.config.configuration import Configuration  # noqa: E402
 from pursuit.core.events import ModelAnswer, WantedCall  # noqa: E402
 from pursuit.core.state import MissionState  # noqa: E402
 from pursuit.engine.driver import Driver, RunOrder  # noqa: E402
-from pursuit.proposers.language import ModelAccess, Terms  # noqa: E402
+from pursuit.proposers.language import AssistantMessage, Message, ModelAccess, Terms  # noqa: E402
 
 SHAPES = ("openai-chat",) if SMOKE else tuple(MODELS)
 FROM = sized(10, 4)
@@ -209,9 +209,17 @@ class Instant:
             self.ours.append(self.before + now - self.ended)
 
 
+def seen(message: Message) -> Any:
+    """A message as a model sees it: for an answer the provider's own parts, if it gave any."""
+    if not isinstance(message, AssistantMessage):
+        return message
+    native = message.answer.native
+    return [message.answer.text, message.answer.calls] if native is None else native.get("parts")
+
+
 def floor_of(ledger: sqlite3.Connection, request: Any) -> float:
     """The time for `json.dumps` of the messages of a request and one commit."""
-    plain = msgspec.to_builtins([request.system, *(message.sent for message in request.messages)])
+    plain = msgspec.to_builtins([request.system, *map(seen, request.messages)])
     begin = time.perf_counter()
     body = json.dumps(plain).encode()
     ledger.execute("BEGIN IMMEDIATE")

@@ -28,7 +28,7 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.command import Command
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.runner import Processes
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import TaskRecords
 
 LINES = sized(2_000_000, 2_000)
 WARM = sized(200_000, 200)
@@ -68,7 +68,7 @@ async def stage() -> Any:
         try:
             async with (
                 Processes(folder / "tasks") as processes,
-                TaskHost(TaskStore(ledger), resume={"process": processes.resume}) as host,
+                TaskHost(TaskRecords(ledger), resume={"process": processes.resume}) as host,
             ):
                 host.maintain()
                 yield Stage(folder, ledger, host, processes)

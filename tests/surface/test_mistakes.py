@@ -108,7 +108,7 @@ def cold_npx(place: Place) -> str:
 
 def without_extra(place: Place) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pursuit.proposers.search.proposer.find_spec", lambda _name: None)
+        patch.setattr("pursuit.proposers.search.kind.find_spec", lambda _name: None)
         return said("run", "m.toml", m=mission(proposer='kind = "search"\ntool_name = "beam.evaluate"'))(place)
 
 

@@ -49,7 +49,6 @@ from pursuit.engine.models import LiveWords, RecordedModel, offered
 from pursuit.engine.turn import closing, ending, faults_in, turn
 from pursuit.errors import (
     Conflict,
-    Fenced,
     InvalidArgument,
     Overtaken,
     PursuitError,
@@ -242,11 +241,12 @@ class Driver:
         seen = Journal(self.ledger, mission_id, *await self.states.take(mission_id, seen=True), bell, claim=claim)
         try:
             return await self._begin(seen, order)
-        except (Fenced, Overtaken):
-            raise
-        except Conflict:  # another process has driven it since
-            newest = await self.states.take(mission_id)
-            return await self._begin(Journal(self.ledger, mission_id, *newest, bell, claim=claim), order)
+        except PursuitError:  # of a state, perhaps, that another process has left behind
+            state, head = await self.states.take(mission_id)
+            if head == seen.head:
+                self.states.give(mission_id, state, head)
+                raise
+            return await self._begin(Journal(self.ledger, mission_id, state, head, bell, claim=claim), order)
 
     async def _driven(self, mission_id: str) -> Conflict:
         """The error for a mission that another process drives; it names the process."""
