@@ -76,7 +76,7 @@ async def test_the_stored_report_is_what_the_ledger_says(tmp_path: Path, size: i
         await runtime.runner.run(name)
         stored, built = (
             (await runtime.runner.report(name)).as_json(),
-            (await assemble(runtime.runner.ledger, name)).data,
+            await assemble(runtime.runner.ledger, name),
         )
     later = {"warnings", "ledger"}
     assert {key: value for key, value in stored.items() if key not in later} == {

@@ -693,13 +693,14 @@ _fields_of_standing = attrgetter(*Standing.__slots__)
 
 def standing_after(state: MissionState, events: Sequence[Event]) -> Standing:
     """Where a mission stands once these events of a driver are folded; the state stays as it is."""
-    steps = [(step, event) for event in events if (step := _STANDS.get(type(event))) is not None]
-    if not steps or (state.status == "running" and all(step is _works for step, _ in steps)):
-        return state
-    standing = Standing(*_fields_of_standing(state))
-    for step, event in steps:
+    standing: Standing | None = None
+    for event in events:
+        step = _STANDS.get(type(event))
+        if step is None or (standing is None and step is _works and state.status == "running"):
+            continue  # it changes nothing
+        standing = standing or Standing(*_fields_of_standing(state))
         step(standing, event)
-    return standing
+    return standing or state
 
 
 def _remembered(state: MissionState, event: ProposerRemembered) -> None:

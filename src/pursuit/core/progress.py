@@ -111,18 +111,27 @@ def without_progress(state: MissionState, results: Sequence[CriterionResult]) ->
     explicit = state.mission.stagnation_threshold is not None or state.stagnation is None
     if not explicit and all(isinstance(one, EventSeen | Predicate) for one, _ in unmet):
         return 0, None
-    first = {one.criterion_id for one in results if one.status == "met"} - state.ever_met
-    if state.checkpoints == 0 or any(one.required and one.criterion_id in first for one in state.mission.criteria):
+    if state.checkpoints == 0 or _met_first(state, results):
         return 0, state.stagnation
     new = _news_counts(unmet) and (state.news or (state.open is not None and state.is_new(state.open)))
-    moved = new or any(_moved(state, criterion, result) for criterion, result in unmet)
-    return 0 if moved else state.no_progress + 1, state.stagnation
+    for criterion, result in () if new else unmet:
+        if _moved(state, criterion, result):
+            return 0, state.stagnation
+    return 0 if new else state.no_progress + 1, state.stagnation
 
 
 def _unmet(state: MissionState, results: Sequence[CriterionResult]) -> list[Judged]:
     """The required criteria that are not met, each with its result."""
     pairs = zip(state.mission.criteria, results, strict=True)
     return [(one, result) for one, result in pairs if one.required and result.status != "met"]
+
+
+def _met_first(state: MissionState, results: Sequence[CriterionResult]) -> bool:
+    """Whether a required criterion is met that never was before."""
+    for criterion, result in zip(state.mission.criteria, results, strict=True):
+        if result.status == "met" and criterion.required and criterion.criterion_id not in state.ever_met:
+            return True
+    return False
 
 
 def _news_counts(unmet: list[Judged]) -> bool:

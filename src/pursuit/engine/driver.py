@@ -59,7 +59,7 @@ from pursuit.errors import (
 from pursuit.ledger.contract import Bell, Claim, Ledger
 from pursuit.proposers.contract import DrivingPlace, ProposerContext, kind_of
 from pursuit.proposers.language import LanguageModel
-from pursuit.reports.report import MOST_CHECKS, Report, build_report
+from pursuit.reports.report import MOST_CHECKS, build_report
 from pursuit.reports.wording import moment
 from pursuit.sandbox import Sandbox
 from pursuit.upstream.host import ToolHost, UpstreamTools
@@ -71,16 +71,16 @@ async def write_report(run: Run) -> None:
         return
     await run.journal.flush()
     report = await assemble(run.ledger, run.mission_id, run.state, run.journal.newest)
-    body = msgspec.json.encode(report.data)
+    body = msgspec.json.encode(report)
     digest = hashlib.sha256(body).hexdigest()
-    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body}, text=remembered(report.data))
+    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body}, text=remembered(report))
     await run.journal.flush()
 
 
 async def assemble(
     ledger: Ledger, mission_id: str, state: MissionState | None = None, newest: Sequence[Event] = ()
-) -> Report:
-    """The report of a mission as it stands in the ledger now, with the hashes that prove it.
+) -> dict[str, Any]:
+    """The JSON of a mission's report as it stands in the ledger now, with the hashes that prove it.
 
     `state` is the fold of the same stream, if the caller has it, and `newest` the last events in it.
     """
@@ -107,7 +107,7 @@ async def assemble(
         "head_hash": head[-1].hash.hex() if head else "",
         "root": await ledger.root(),
     }
-    return Report.read(data)
+    return data
 
 
 async def _last_blobs(ledger: Ledger, digests: Iterable[str | None]) -> dict[str, bytes]:

@@ -466,13 +466,12 @@ class Queries:
         body = await self.ledger.blob(state.report) if state.report is not None else None
         if body is not None:
             return Report.read(msgspec.json.decode(body))
-        report = await assemble(self.ledger, mission_id, state)
+        data = await assemble(self.ledger, mission_id, state)
         found = await self._interruption(mission_id, state.status, summary_of(state))
         if "resume" in found:
             words = f"No process drives this mission; resume it with: {found['resume']}"
-            text = " ".join(filter(None, (words, report.reason_text)))
-            report = Report.read({**report.data, **found, "reason_text": text})
-        return report
+            data |= {**found, "reason_text": " ".join(filter(None, (words, data["reason_text"])))}
+        return Report.read(data)
 
     async def trials(self, mission_id: str) -> list[Trial]:
         """Every trial of a mission, in order."""
